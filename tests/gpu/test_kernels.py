@@ -13,7 +13,7 @@ from kernels.paged_attention.scores import Scores
 from kernels.paged_attention.workspace import Workspace
 from tests.fakes.kernels.tensors import random
 from tests.fakes.model.paged_driver import make_metadata
-from tests.suites import (
+from tests.suites.kernels import (
     attention_kernels,
     block_copy,
     expert_kernels,

@@ -25,7 +25,7 @@ from shared.kv.split import KVSplit
 from shared.worker import parts
 from shared.worker.peers import incoming, outgoing
 from tests.fakes.ranks.arenas import own_heads
-from tests.suites.connector_harness import TOKEN
+from tests.suites.connector.harness import TOKEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

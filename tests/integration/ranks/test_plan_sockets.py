@@ -13,7 +13,7 @@ from shared.errors import ConfigError, RankError
 from shared.ranks.plan_socket import PlanSocketReceiver, PlanSocketSender
 from tests.fakes.ranks.groups import as_threads, copies
 from tests.fakes.servers.ports import free_port
-from tests.suites.plan_channel import ROOM, Channels, ChannelSuite, receive_on, send_on
+from tests.suites.ranks.plan_channel import ROOM, Channels, ChannelSuite, receive_on, send_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,7 @@ from services.router.response_settings import ResponseSettings
 from tests.fakes.directory.redis_server import RedisServer
 from tests.fakes.router.openai_api import OpenAIApi
 from tests.fakes.scripted.generator import HANG
-from tests.suites.response_streams import URL, Door, Gate, ResponseStreamsSuite, eventually
+from tests.suites.router.response_streams import URL, Door, Gate, ResponseStreamsSuite, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -16,7 +16,7 @@ from tests.accounting.effort import examples
 from tests.fakes.engine.engines import StepMode, generate, make_engine, make_request
 from tests.fakes.engine.kv_groups import split_layers
 from tests.fakes.engine.model import Chunk, FakeLoadedModel, FakeModel, make_spec
-from tests.suites.engine_machine import EngineMachine
+from tests.suites.engine.machine import EngineMachine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

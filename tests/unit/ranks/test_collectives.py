@@ -13,13 +13,13 @@ from shared.ranks.measure import measure_sums
 from shared.ranks.shared_memory import SharedMemoryCollective, collective_file
 from tests.fakes.ranks.groups import as_threads
 from tests.fakes.ranks.shared_memory import BUFFER_BYTES, SharedMemoryRanks, small_buffers
-from tests.suites.collective import LossSuite, SumSuite, numbers, ordered_sum
+from tests.suites.ranks.collective import LossSuite, SumSuite, numbers, ordered_sum
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shared.ranks.base import Collective
-    from tests.suites.collective import Ranks
+    from tests.suites.ranks.collective import Ranks
 
 T = TypeVar("T")
 

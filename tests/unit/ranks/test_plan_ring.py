@@ -13,7 +13,7 @@ from shared.engine.step.plan import StepPlan
 from shared.errors import ConfigError
 from shared.ranks.plan_ring import PlanRingReceiver, PlanRingSender, ring_file
 from tests.fakes.ranks.groups import as_threads
-from tests.suites.plan_channel import ROOM, SLOT_BYTES, Channels, ChannelSuite
+from tests.suites.ranks.plan_channel import ROOM, SLOT_BYTES, Channels, ChannelSuite
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,7 +24,7 @@ from tests.fakes.engine.adapted_model import (
 )
 from tests.fakes.engine.engines import StepMode, make_engine
 from tests.fakes.engine.model import FakeLoadedModel
-from tests.suites.engine_machine import PROMPTS, EngineMachine
+from tests.suites.engine.machine import PROMPTS, EngineMachine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,7 +20,7 @@ from shared.request.grammar.spec import GrammarKind, GrammarSpec
 from shared.text.token_table import TokenTable
 from shared.text.tokenizer import Tokenizer
 from tests.fakes.text.tiny_tokenizer import byte_level
-from tests.suites.grammar import GrammarSuite, allowed_ids
+from tests.suites.engine.grammar import GrammarSuite, allowed_ids
 
 if TYPE_CHECKING:
     from shared.engine.grammar.base import GrammarBackend

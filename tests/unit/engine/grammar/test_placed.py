@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.suites.grammar import GrammarSuite
+from tests.suites.engine.grammar import GrammarSuite
 from tests.unit.engine.grammar.hosting import ALL_HERE, NONE_HERE, PlacedBackend, make_placement
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from shared.engine.step.tokens.choice import NativeChooser
 from shared.engine.step.tokens.row_states import RowState
 from shared.request.sampling_params import SamplingParams
 from tests.fakes.kernels.tensors import random
-from tests.suites.sampling import FILTERS
+from tests.suites.kernels.sampling import FILTERS
 
 PROMPT = array("q", [1, 2, 3])
 

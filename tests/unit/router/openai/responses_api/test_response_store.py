@@ -8,10 +8,10 @@ import pytest
 
 from services.router.openai.responses_api.stored.base import StoreLimits
 from services.router.openai.responses_api.stored.memory import MemoryStore
-from tests.suites.response_store import Clock, ResponseStoreSuite
+from tests.suites.router.response_store import Clock, ResponseStoreSuite
 
 if TYPE_CHECKING:
-    from tests.suites.response_store import MakeStore
+    from tests.suites.router.response_store import MakeStore
 
 
 class TestMemoryStore(ResponseStoreSuite):

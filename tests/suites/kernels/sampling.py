@@ -1,7 +1,7 @@
 """What every implementation of choosing tokens must do.
 
-Run in this process for PyTorch, and as `python -m tests.suites.sampling` in one of its own for
-Triton's interpreter.
+Run in this process for PyTorch, and as `python -m tests.suites.kernels.sampling` in one of its own
+for Triton's interpreter.
 """
 
 from __future__ import annotations

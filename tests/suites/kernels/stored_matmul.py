@@ -1,7 +1,7 @@
 """What every implementation of products with codes as checkpoints store them must do.
 
-Run in this process for PyTorch, and as `python -m tests.suites.stored_matmul` in one of its own for
-Triton's interpreter.
+Run in this process for PyTorch, and as `python -m tests.suites.kernels.stored_matmul` in one of its
+own for Triton's interpreter.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import pytest
 from shared.connector.protocol.frame import Frame, Kind
 from shared.errors import TransferError, TransferFailure
 from shared.identity import WorkerId
-from tests.suites.connector_harness import (
+from tests.suites.connector.harness import (
     BLOCK_BYTES,
     SENTINEL,
     Harness,

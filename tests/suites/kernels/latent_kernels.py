@@ -1,7 +1,7 @@
 """What every implementation of attention over latent rows must do.
 
-Run in this process for PyTorch, and as `python -m tests.suites.latent_kernels` in one of its own
-for Triton's interpreter.
+Run in this process for PyTorch, and as `python -m tests.suites.kernels.latent_kernels` in one of
+its own for Triton's interpreter.
 """
 
 from __future__ import annotations

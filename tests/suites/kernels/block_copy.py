@@ -1,7 +1,7 @@
 """What every implementation of the block copy must do.
 
-Run in this process for PyTorch, and as `python -m tests.suites.block_copy` in one of its own for
-Triton's interpreter. The definition here goes token by token.
+Run in this process for PyTorch, and as `python -m tests.suites.kernels.block_copy` in one of its
+own for Triton's interpreter. The definition here goes token by token.
 """
 
 from __future__ import annotations

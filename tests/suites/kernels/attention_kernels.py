@@ -1,7 +1,7 @@
 """What every implementation of paged attention must do.
 
-Run in this process for PyTorch, and as `python -m tests.suites.attention_kernels` in one of its own
-for Triton's interpreter, which is chosen when a kernel is decorated.
+Run in this process for PyTorch, and as `python -m tests.suites.kernels.attention_kernels` in one of
+its own for Triton's interpreter, which is chosen when a kernel is decorated.
 """
 
 from __future__ import annotations

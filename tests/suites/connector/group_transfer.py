@@ -21,7 +21,7 @@ from shared.kv.hand_off import HandOff, Holder
 from shared.kv.layout import KVGroup, KVLayout, StateSection
 from shared.kv.split import KVSplit
 from tests.fakes.ranks.arenas import SENTINEL, Arenas, Contents, own_heads
-from tests.suites.connector_harness import LIMITS, Harness
+from tests.suites.connector.harness import LIMITS, Harness
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

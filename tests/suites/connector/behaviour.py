@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from shared.errors import TransferError, TransferFailure
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
-from tests.suites.connector_harness import (
+from tests.suites.connector.harness import (
     BLOCK_BYTES,
     LAYOUT,
     LIMITS,

@@ -1,7 +1,8 @@
 """What every implementation of the products and sums of experts must do.
 
-Run in this process for PyTorch, and as `python -m tests.suites.expert_kernels` in one of its own
-for Triton's interpreter. In half precision the error against float64 may be twice PyTorch's.
+Run in this process for PyTorch, and as `python -m tests.suites.kernels.expert_kernels` in one of
+its own for Triton's interpreter. In half precision the error against float64 may be twice
+PyTorch's.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from kernels.grouped_matmul import RowGroups, group_rows, grouped_matmul
 from kernels.weighted_sum import weighted_sum
 from tests.fakes.kernels.interpreted import poisoned_empty, report
 from tests.fakes.kernels.tensors import random
-from tests.suites.layer_kernels import DTYPES, check_near
+from tests.suites.kernels.layer_kernels import DTYPES, check_near
 
 if TYPE_CHECKING:
     from collections.abc import Callable

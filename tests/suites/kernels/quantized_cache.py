@@ -1,7 +1,7 @@
 """What quantising rows, the quantised KV write and attention over it must do, however implemented.
 
-Run in this process for PyTorch, and as `python -m tests.suites.quantized_cache` in one of its own
-for Triton's interpreter.
+Run in this process for PyTorch, and as `python -m tests.suites.kernels.quantized_cache` in one of
+its own for Triton's interpreter.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What every implementation of the norms, the rotation with KV write and the gate must do.
 
-Run in this process for PyTorch, and as `python -m tests.suites.layer_kernels` in one of its own for
-Triton's interpreter. In half precision the error against float64 may be twice PyTorch's.
+Run in this process for PyTorch, and as `python -m tests.suites.kernels.layer_kernels` in one of its
+own for Triton's interpreter. In half precision the error against float64 may be twice PyTorch's.
 """
 
 from __future__ import annotations

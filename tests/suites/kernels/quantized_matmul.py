@@ -1,7 +1,7 @@
 """What every implementation of products in 8 bits and with packed weights must do.
 
-Run in this process for PyTorch, and as `python -m tests.suites.quantized_matmul` in one of its own
-for Triton's interpreter.
+Run in this process for PyTorch, and as `python -m tests.suites.kernels.quantized_matmul` in one of
+its own for Triton's interpreter.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""bfloat16 and float8: `python -m tests.suites.interpreter` in Triton's interpreter."""
+"""bfloat16 and float8: `python -m tests.suites.kernels.interpreter` in Triton's interpreter."""
 
 from __future__ import annotations
 

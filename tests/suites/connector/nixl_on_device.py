@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from shared.connector.nixl.connector import NixlConnector
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 POISON = 0x7F
 
 

@@ -1,6 +1,7 @@
-"""Quantised checkpoints on Triton's kernels: `python -m tests.suites.triton_stored` interprets.
+"""Quantised checkpoints on Triton's kernels.
 
-Where `STORED` names a folder, it is one that `write_all` has filled.
+`python -m tests.suites.kernels.triton_stored` interprets. Where `STORED` names a folder, it is one
+that `write_all` has filled.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A whole model on the Triton kernels: `python -m tests.suites.triton_model` in the interpreter."""
+"""A whole model on the Triton kernels.
+
+`python -m tests.suites.kernels.triton_model` runs it in the interpreter.
+"""
 
 from __future__ import annotations
 

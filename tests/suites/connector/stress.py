@@ -14,7 +14,7 @@ from shared.connector.protocol import block_io
 from shared.connector.protocol.block_io import BlockAccess
 from shared.errors import TransferError, TransferFailure
 from shared.kv.layout import KVLayout
-from tests.suites.connector_harness import (
+from tests.suites.connector.harness import (
     BLOCK_BYTES,
     LIMITS,
     SENTINEL,
