@@ -24,7 +24,7 @@ from tests.accounting.reports import PackedReports
 from tests.accounting.shared_nurseries import SharedNurseries
 from tests.accounting.skips import SkipSummary
 from tests.accounting.tiers import TIERS
-from tests.fakes.warm_process import warm_grammars, warm_ranks
+from tests.fakes.processes.warm_process import warm_grammars, warm_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # Each HTTP client reads all authorities that a machine trusts: 18 ms, for plain HTTP, too. No
     # test asks the internet.
-    os.environ["SSL_CERT_FILE"] = str(HERE / "fakes" / "no_server.pem")
+    os.environ["SSL_CERT_FILE"] = str(HERE / "fakes" / "security" / "no_server.pem")
     # Every service compiles its sources at each start where no bytecode is kept.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # A normal user has 1,024 files unless more are asked for; a worker of the suite needs more.

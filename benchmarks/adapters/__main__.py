@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.model.adapted.base import AdaptableModel, AdapterWeights
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 BLOCK_SIZE = 16
 #: Tokens in front of those of a step.

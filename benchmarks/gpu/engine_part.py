@@ -11,17 +11,17 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu.model import make_model
-from shared.engine.config import EngineConfig
 from shared.engine.engine import Engine
 from shared.engine.sequence.events import Failed, NewTokens
 from shared.engine.sequence.request import EngineRequest
+from shared.engine.settings.engine import EngineConfig
 from shared.engine.step.decode_graphs import EagerRecorder
 from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from benchmarks.gpu.bench import Bench
     from benchmarks.gpu.rows import Row
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from shared.connector.base import Receipt
     from shared.engine.engine import Engine
     from shared.engine.sequence.request import EngineRequest
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 _TIMEOUT_S = 60.0
 

@@ -16,8 +16,8 @@ from kernels.rope_kv_write import rope_kv_write
 from kernels.silu_mul import silu_mul
 from shared.engine.sampler.processors.attached import ProcessorSet
 from shared.engine.step.plan import RowStart
-from shared.engine.step.row_states import RowState
-from shared.engine.step.token_choice import chooser_of
+from shared.engine.step.tokens.choice import chooser_of
+from shared.engine.step.tokens.row_states import RowState
 from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import torch
 from shared.model.attention.registry import get_backend
 from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.config import parse_spec
-from shared.model.loader import LoadedModel
+from shared.model.loaded import LoadedModel
 
 if TYPE_CHECKING:
     from benchmarks.gpu.bench import Bench

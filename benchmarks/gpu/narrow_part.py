@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from benchmarks.gpu.attention_part import Paged
     from benchmarks.gpu.bench import Bench
     from shared.model.causal_lm import CausalLM
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 _TYPES = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
 _FEW_TOKENS = 16

@@ -13,11 +13,11 @@ import torch
 from baton.v1 import common_pb2, router_pb2, router_pb2_grpc
 from cli.cluster import Cluster, ClusterSpec
 from cli.start.ports import free_port
-from shared.engine.config import EngineConfig
 from shared.engine.engine import Engine
-from shared.engine.engine_thread import EngineThread
 from shared.engine.sequence.events import NewTokens
 from shared.engine.sequence.request import EngineRequest
+from shared.engine.settings.engine import EngineConfig
+from shared.engine.thread.engine_thread import EngineThread
 from shared.model.loader import load_model
 from shared.request.sampling_params import SamplingParams
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from benchmarks.order.live import LiveEngine
 from benchmarks.order.simulation import COST, Simulation
 from benchmarks.order.workload import Mix, arrivals
-from shared.engine.choices import SchedulingPolicy
+from shared.engine.settings.choices import SchedulingPolicy
 
 if TYPE_CHECKING:
     from benchmarks.order.workload import Waits

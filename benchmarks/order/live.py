@@ -9,10 +9,10 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from benchmarks.order.workload import Waits
-from shared.engine.config import EngineConfig
 from shared.engine.engine import Engine
 from shared.engine.sequence.events import Failed, NewTokens
 from shared.engine.sequence.request import EngineRequest
+from shared.engine.settings.engine import EngineConfig
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.request.sampling_params import SamplingParams
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.order.workload import Arrival, Mix
-    from shared.engine.choices import SchedulingPolicy
+    from shared.engine.settings.choices import SchedulingPolicy
 
 _VOCAB = 512
 

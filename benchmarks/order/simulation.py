@@ -7,10 +7,10 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from benchmarks.order.workload import Waits
-from shared.engine.config import EngineConfig
 from shared.engine.schedule.build import build_scheduler
 from shared.engine.sequence.request import EngineRequest
 from shared.engine.sequence.sequence import Sequence
+from shared.engine.settings.engine import EngineConfig
 from shared.engine.timing.step_model import StepCost, StepModel
 from shared.engine.timing.step_work import StepWork
 from shared.kv.block_pool import BlockPool
@@ -20,7 +20,7 @@ from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from benchmarks.order.workload import Arrival, Mix
-    from shared.engine.choices import SchedulingPolicy
+    from shared.engine.settings.choices import SchedulingPolicy
 
 #: About a model of 8 billion weights on one large GPU.
 COST = StepCost(6.0, 0.02, 2e-5, 0.06, 4e-7)

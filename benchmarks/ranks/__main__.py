@@ -25,8 +25,8 @@ from rich.table import Table
 from torch._C._distributed_c10d import FileStore
 
 from kernels.native.build import FLAGS, find_compiler
+from shared.engine.step.followers.plan_codec import decode_plan, encode_plan
 from shared.engine.step.plan import StepPlan
-from shared.engine.step.plan_codec import decode_plan, encode_plan
 from shared.ranks.measure import SumTime, measure_sums
 from shared.ranks.membership import SPIN_S
 from shared.ranks.plan_ring import PlanRingReceiver, PlanRingSender, ring_file

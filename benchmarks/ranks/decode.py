@@ -32,7 +32,7 @@ from shared.ranks.shared_memory import SPIN_S, SharedMemoryCollective, collectiv
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 NUM_SEQUENCES = (1, 4, 16)
 CONTEXT = 512

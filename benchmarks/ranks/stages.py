@@ -16,8 +16,8 @@ import torch
 
 from benchmarks.peers.models import FIRST_WORD, MODELS, model_folder
 from shared.engine.llm import LLM
-from shared.engine.rank_settings import RankSettings
 from shared.engine.sequence.request import EngineRequest
+from shared.engine.settings.ranks import RankSettings
 from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:

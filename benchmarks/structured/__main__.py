@@ -14,8 +14,8 @@ from rich.table import Table
 from benchmarks.structured.conformance import make_cases, run
 from benchmarks.structured.cost import measure_backend, tokens_per_s
 from benchmarks.structured.systems import ask_engine, ask_router, running_cluster
-from shared.engine.choices import BackendName
 from shared.engine.llm import LLM
+from shared.engine.settings.choices import BackendName
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.text.token_table import TokenTable
 from shared.text.tokenizer import Tokenizer

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from benchmarks.structured.conformance import Case
-    from shared.engine.choices import BackendName
     from shared.engine.llm import LLM
+    from shared.engine.settings.choices import BackendName
     from shared.text.token_table import TokenTable
 
 

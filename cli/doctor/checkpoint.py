@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cli.doctor.finding import Finding
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 SUBJECT = "model"
 REMEDY = "download the checkpoint again, or make a small one: baton make-model --help"

@@ -83,10 +83,10 @@ def _measure(asked: Ranks) -> list[SumTime] | None:
         BatonError: a rank, or another host, cannot be reached.
     """
     # Ranks import PyTorch, which takes seconds.
-    from shared.engine.rank_settings import RankSettings
     from shared.engine.ranks.handshake import OwnNode
     from shared.engine.ranks.leader import RankLeader
     from shared.engine.ranks.node import Node
+    from shared.engine.settings.ranks import RankSettings
     from shared.rpc.auth import ClusterToken
 
     settings = RankSettings(

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from baton.v1 import prefill_pb2
     from services.decode.decider import Decider
     from services.decode.hand_off import HandOff
-    from shared.engine.engine_thread import EngineThread
     from shared.engine.grammar.compiler import GrammarCompiler
     from shared.engine.prompt_hidden import HiddenWish
-    from shared.engine.request_stream import RequestStream
+    from shared.engine.thread.engine_thread import EngineThread
+    from shared.engine.thread.request_stream import RequestStream
     from shared.identity import WorkerId
     from shared.kv.layout import KVLayout
     from shared.request.sampling_params import SamplingParams

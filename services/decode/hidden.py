@@ -11,7 +11,7 @@ from prometheus_client import Counter
 
 from baton.v1 import prefill_pb2
 from shared.engine.prompt_hidden import HiddenWish
-from shared.engine.speculation_config import HandOffPolicy
+from shared.engine.settings.speculation import HandOffPolicy
 from shared.errors import TransferError
 from shared.worker.peers.incoming import close_inbound
 from shared.worker.peers.wire import ticket_to_wire
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from shared.connector.base import InboundTransfer
     from shared.engine.prompt_hidden import HiddenFormat, PlacedHidden
-    from shared.engine.speculation_config import SpeculationConfig
+    from shared.engine.settings.speculation import SpeculationConfig
     from shared.request.sampling_params import SamplingParams
     from shared.worker.peers.peers import Peer
 

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
     from services.prefill.pool import PoolCalls
     from services.prefill.watch import PrefillWatch
-    from shared.engine.engine_thread import EngineThread
     from shared.engine.grammar.compiler import GrammarCompiler
     from shared.engine.prompt_hidden import HiddenWish
-    from shared.engine.request_stream import RequestStream
     from shared.engine.step.hidden import HiddenPool
+    from shared.engine.thread.engine_thread import EngineThread
+    from shared.engine.thread.request_stream import RequestStream
     from shared.kv.layout import KVLayout
     from shared.request.adapter_ref import AdapterRef
     from shared.worker.adapters import WorkerAdapters

@@ -14,7 +14,7 @@ from services.router.doors.slow_reader import StallGuard
 from services.router.openai.auth import caller_of
 from services.router.openai.backend import Backend, Common
 from services.router.openai.catalogue import Catalogue
-from services.router.openai.reading.unknown_fields import UnknownFields
+from services.router.openai.http.unknown_fields import UnknownFields
 from services.router.vectors.service import Vectors
 from services.router.watch.demand import DemandObserver
 from services.router.watch.metrics import RequestMeters

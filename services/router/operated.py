@@ -27,7 +27,7 @@ _SECRET = frozenset({"client_keys", "hf_token", "redis_url"})
 
 
 class OperatedCluster:
-    """See `services.router.openai.operators.Cluster`."""
+    """See `services.router.openai.operators.endpoints.Cluster`."""
 
     def __init__(
         self, config: RouterConfig, parts: RouterParts, process: RouterProcess | None = None

@@ -2,7 +2,7 @@
 
 One primitive serves prefill hand-off, fetching a prefix from a peer, and moving a running sequence:
 only the sender differs. Implementations move bytes between two `KVMemory`s; they know no requests,
-models or scheduling. tests/suites/connector.py runs on every one of them.
+models or scheduling. tests/suites/connector/behaviour.py runs on every one of them.
 """
 
 from __future__ import annotations

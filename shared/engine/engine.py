@@ -3,47 +3,27 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
 from itertools import count
 from typing import TYPE_CHECKING
 
 import structlog
 
-from shared.engine.adapter_requests import AdapterRequests
-from shared.engine.embeds_gate import EmbedsGate
+from shared.engine.engine_parts import build_engine_parts, rank_memories, split_of
 from shared.engine.engine_stats import read_stats
 from shared.engine.memory.device_blocks import DeviceBlocks
 from shared.engine.memory.kv_staging import KVStaging
-from shared.engine.memory.sizing import (
-    kv_split,
-    own_layout,
-    plan_memory,
-    rank_layouts,
-    read_layout,
-    read_namespace,
-)
 from shared.engine.news import wait_for_news
-from shared.engine.offload.build import build_offload
-from shared.engine.offload.cached_blocks import CachedBlocks
-from shared.engine.pipeline.build import build_pipeline
-from shared.engine.pipeline.counters import EngineCounters
-from shared.engine.pipeline.postprocess import Postprocessor
 from shared.engine.pipeline.step_pipeline import failure
 from shared.engine.profile import StepProfile
-from shared.engine.schedule.build import build_scheduler, check_scheduler
+from shared.engine.requests.embeds_gate import EmbedsGate
+from shared.engine.requests.validation import RequestValidator, find_receiving
+from shared.engine.schedule.build import check_scheduler
 from shared.engine.sequence.events import Failed
 from shared.engine.sequence.sequence import Sequence, Status
-from shared.engine.step.followers import NO_FOLLOWERS
-from shared.engine.step.model_parts import build_model_parts
+from shared.engine.step.followers.followers import NO_FOLLOWERS
 from shared.engine.step.parts import ModelInParts
-from shared.engine.step.step_memory import largest_step_bytes
-from shared.engine.timing.step_model import StepModel
-from shared.engine.validation import RequestValidator, find_receiving
 from shared.errors import InternalError, InvalidRequestError
-from shared.kv.block_pool import BlockPool
 from shared.kv.content_log import ContentLog
-from shared.kv.prefix_cache import PrefixCache
-from shared.kv.split import KVSplit
 from shared.request.answer import FinishReason
 
 if TYPE_CHECKING:
@@ -53,20 +33,19 @@ if TYPE_CHECKING:
 
     from shared.connector.remote.address import EndpointAddress
     from shared.engine.adapters.store import AdapterStore
-    from shared.engine.config import EngineConfig
     from shared.engine.engine_stats import EngineStats
     from shared.engine.offload.landings import LandingRefusal
-    from shared.engine.offload.offload import KVOffload
     from shared.engine.sequence.events import CacheChange, EngineEvent
     from shared.engine.sequence.request import EngineRequest
+    from shared.engine.settings.engine import EngineConfig
     from shared.engine.step.decode_graphs import GraphRecorder
-    from shared.engine.step.followers import Followers
-    from shared.engine.step.model_parts import ModelParts
+    from shared.engine.step.followers.followers import Followers
     from shared.errors import RankError
     from shared.identity import Role
     from shared.kv.memory import KVMemory
     from shared.kv.prefix_cache import PrefixBlocks
-    from shared.model.loader import LoadedModel
+    from shared.kv.split import KVSplit
+    from shared.model.loaded import LoadedModel
 
 log = structlog.get_logger(__name__)
 
@@ -96,22 +75,29 @@ class Engine:
 
         Raises ConfigError: the settings do not fit the model or the memory.
         """
-        self._embeds, self.layout = EmbedsGate(loaded.model, config), read_layout(loaded, config)
-        self._followers, self._clock = followers, clock
-        self.num_blocks, self.max_model_len = self._plan_memory(loaded, config)
+        self._embeds, self._followers = EmbedsGate(loaded.model, config), followers
+        parts = build_engine_parts(
+            loaded,
+            config,
+            recorder=recorder,
+            adapters=adapters,
+            followers=followers,
+            clock=clock,
+        )
+        memory, self._parts = parts.memory, parts.model
+        self.layout, self.max_model_len = memory.layout, memory.max_model_len
+        self.num_blocks, self._pool = memory.num_blocks, memory.pool
         self.model_fingerprint = loaded.fingerprint
         #: Root of the block hashes; workers share blocks only if their roots are equal.
-        self.namespace = read_namespace(loaded, self.layout)
-        self._pool = BlockPool(self.num_blocks)
+        self.namespace = memory.namespace
         #: Blocks by content; use them in the engine's thread only.
-        cached = config.enable_prefix_caching
-        self.prefix_cache = PrefixCache.over(self._pool, self.layout, enabled=cached)
-        with ExitStack() as on_failure:
-            self._parts = self._build_parts(loaded, config, recorder, on_failure)
-            #: The pool's blocks for hidden states of prompts, and the states wanted from peers.
-            self.hidden = self._parts.hidden
-            self._build_tiers(loaded, config, adapters, on_failure)
-            on_failure.pop_all()
+        self.prefix_cache = memory.prefix_cache
+        #: The pool's blocks for hidden states of prompts, and the states wanted from peers.
+        self.hidden = parts.model.hidden
+        #: The content of all tiers.
+        self.cached, self.adapters = parts.cached, parts.adapters
+        self._scheduler, self._steps = parts.scheduler, parts.steps
+        self._counters, self._postprocessor = parts.counters, parts.postprocessor
         self._validator = _validator(loaded, config, self.max_model_len)
         self._arrivals = count()
         self._events: list[EngineEvent] = []
@@ -120,101 +106,6 @@ class Engine:
         self._profile: StepProfile | None = None
         #: Error that broke the engine, if any. Then all sequences have failed.
         self.broken: Exception | None = None
-
-    def _plan_memory(self, loaded: LoadedModel, config: EngineConfig) -> tuple[int, int]:
-        """Return the number of blocks, and the longest sequence."""
-        own, layouts = own_layout(loaded, self.layout), rank_layouts(loaded, self.layout)
-
-        def measure(max_model_len: int) -> int:
-            self._followers.measure(loaded.fingerprint, config, max_model_len)
-            return largest_step_bytes(loaded, own, config, max_model_len)
-
-        return plan_memory(
-            config,
-            max(layouts, key=lambda each: each.block_bytes),
-            model_limit=loaded.spec.max_model_len,
-            measure=measure,
-            num_ranks=self._followers.local_size,
-        )
-
-    def _build_parts(
-        self,
-        loaded: LoadedModel,
-        config: EngineConfig,
-        recorder: GraphRecorder | None,
-        on_failure: ExitStack,
-    ) -> ModelParts:
-        """Build the parts of all ranks; `on_failure` frees them."""
-        on_failure.callback(self._followers.unbuild)
-        self._followers.build(
-            loaded.fingerprint,
-            config,
-            num_blocks=self.num_blocks,
-            max_model_len=self.max_model_len,
-            layouts=rank_layouts(loaded, self.layout),
-        )
-        parts = build_model_parts(
-            loaded,
-            config,
-            own_layout(loaded, self.layout),
-            num_blocks=self.num_blocks,
-            max_model_len=self.max_model_len,
-            recorder=recorder,
-            followers=self._followers,
-        )
-        on_failure.callback(parts.arena.close)
-        self._followers.record(parts.record)
-        return parts
-
-    def _build_tiers(
-        self,
-        loaded: LoadedModel,
-        config: EngineConfig,
-        adapters: AdapterStore | None,
-        on_failure: ExitStack,
-    ) -> None:
-        arena = self._parts.arena
-        offload = build_offload(
-            config,
-            self.layout,
-            arena,
-            self._pool,
-            namespace=self.namespace,
-            memories=self.rank_memories,
-            split=self.kv_split,
-        )
-        #: The content of all tiers.
-        self.cached = CachedBlocks(self._pool, self.prefix_cache, offload)
-        on_failure.callback(self.cached.close)
-        slots = self._followers.lead_slots(loaded.model)
-        self.adapters = AdapterRequests(slots, config, adapters)
-        self._build_steps(config, offload)
-
-    def _build_steps(self, config: EngineConfig, offload: KVOffload | None) -> None:
-        model = StepModel()
-        self._scheduler = build_scheduler(
-            self._pool,
-            self.prefix_cache,
-            offload,
-            config,
-            self.adapters.gate,
-            num_stages=self._parts.runner.num_stages,
-            model=model,
-            clock=self._clock,
-        )
-        self._counters = EngineCounters()
-        self._postprocessor = Postprocessor(self._scheduler, max_model_len=self.max_model_len)
-        self._steps = build_pipeline(
-            config,
-            self._parts,
-            self._pool,
-            self._scheduler,
-            self._postprocessor,
-            self._counters,
-            self.adapters.slots,
-            model=model,
-            clock=self._clock,
-        )
 
     @property
     def vocab_size(self) -> int:
@@ -229,8 +120,7 @@ class Engine:
     @property
     def rank_memories(self) -> tuple[KVMemory, ...]:
         """The memory behind the blocks of every rank, by rank; empty on an accelerator."""
-        own = self._parts.arena.memory
-        return () if own is None else (own, *self._followers.memories)
+        return rank_memories(self._parts, self._followers)
 
     @property
     def rank_places(self) -> tuple[KVMemory | EndpointAddress, ...]:
@@ -247,8 +137,7 @@ class Engine:
     @property
     def kv_split(self) -> KVSplit:
         """How the ranks divide the blocks of `layout`."""
-        shards = self._parts.loaded.shards
-        return KVSplit.of(self.layout) if shards is None else kv_split(shards)
+        return split_of(self._parts.loaded, self.layout)
 
     def device_kv(self) -> DeviceBlocks:
         """Return the blocks on their device, for connectors that need no staging."""

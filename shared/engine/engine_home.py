@@ -16,7 +16,7 @@ from shared.engine.adapters.folders import AdapterFolders
 from shared.engine.engine import Engine
 from shared.engine.offload.build import forget_disk
 from shared.engine.speculation.own_head import check_own_head
-from shared.engine.step.followers import NO_FOLLOWERS
+from shared.engine.step.followers.followers import NO_FOLLOWERS
 from shared.errors import InvalidRequestError, ModelLoadError, UnavailableError
 from shared.model.checkpoint.loading.heap import give_back_free
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from pathlib import Path
 
-    from shared.engine.config import EngineConfig
-    from shared.engine.step.followers import Followers
-    from shared.model.loader import LoadedModel
+    from shared.engine.settings.engine import EngineConfig
+    from shared.engine.step.followers.followers import Followers
+    from shared.model.loaded import LoadedModel
 
 #: Version of weights that were never updated, and the parts that wake up; as in vLLM.
 FIRST_VERSION = "default"

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from shared.engine.adapter_requests import AdapterUse
     from shared.engine.offload.stats import TierStats
     from shared.engine.pipeline.counters import EngineCounters
+    from shared.engine.requests.adapter_requests import AdapterUse
     from shared.engine.schedule.scheduler import Scheduler
     from shared.kv.block_pool import BlockPool
     from shared.kv.tier import BlockTier

@@ -14,19 +14,19 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shared.engine.config import EngineConfig
 from shared.engine.engine_home import EngineHome
 from shared.engine.grammar.build import build_grammars
 from shared.engine.offline.beams import PromptBeams, run_searches
 from shared.engine.offline.defaults import read_default_sampling
 from shared.engine.offline.prompts import ReadPrompt, read_prompts
 from shared.engine.offline.request_output import GrowingOutput, RequestOutput
-from shared.engine.rank_settings import RankSettings, check_ranks, placed_ranks
 from shared.engine.ranks.leader import RankLeader
 from shared.engine.sequence.request import EngineRequest
+from shared.engine.settings.engine import EngineConfig
+from shared.engine.settings.ranks import RankSettings, check_ranks, placed_ranks
 from shared.engine.speculation.draft_files import check_draft
 from shared.engine.speculation.own_head import check_own_head
-from shared.engine.step.followers import NO_FOLLOWERS
+from shared.engine.step.followers.followers import NO_FOLLOWERS
 from shared.errors import ConfigError, InvalidRequestError, UnsupportedError
 from shared.gguf.folder import model_folder
 from shared.model.checks import check_model
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from shared.engine.engine import Engine
     from shared.engine.offline.prompts import Prompt
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
     from shared.request.adapter_ref import AdapterRef
     from shared.request.answer import PositionLogprobs
 

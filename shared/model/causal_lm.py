@@ -23,7 +23,7 @@ from shared.model.layers import NoNorm, Norm, make_norm
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
 from shared.model.rope_table import rotation_tables
-from shared.model.spec import NormPlace
+from shared.model.spec.norms import NormPlace
 from shared.model.token_rows import TokenRows
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from shared.model.given_embeds import GivenEmbeds
     from shared.model.linear.base import LinearMethod
     from shared.model.matrix.blocks import AnyMatrix
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 
 class CausalLM(nn.Module):

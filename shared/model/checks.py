@@ -14,15 +14,15 @@ from shared.model.checkpoint.files.pickled import SUFFIXES as PICKLED
 from shared.model.checkpoint.format_name import STORED, narrowing
 from shared.model.checkpoint.headers.checks import check_headers
 from shared.model.families.registry import ARCHITECTURES
-from shared.model.feed_forwards import ExpertsSpec
-from shared.model.mixers import LatentAttentionSpec
-from shared.model.spec import NormPlace
+from shared.model.spec.feed_forwards import ExpertsSpec
+from shared.model.spec.mixers import LatentAttentionSpec
+from shared.model.spec.norms import NormPlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 DTYPES = ("float32", "bfloat16", "float16")
 LOAD_FORMATS = ("auto", "safetensors", "dummy")

@@ -11,11 +11,11 @@ from shared.model.experts import Experts, make_feed_forward
 from shared.model.layer_inputs import InputGate
 from shared.model.layers import NoNorm, make_norm
 from shared.model.linear.base import DENSE
-from shared.model.mixers import AttentionSpec, LatentAttentionSpec
 from shared.model.mixing.grouped import Attention
 from shared.model.mixing.latent import LatentAttention
 from shared.model.mixing.recurrent import RecurrentMixer, make_recurrent
-from shared.model.spec import PLACES, NormPlace
+from shared.model.spec.mixers import AttentionSpec, LatentAttentionSpec
+from shared.model.spec.norms import PLACES, NormPlace
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
     from shared.model.layers import Norm
     from shared.model.linear.base import LinearMethod
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 
 def _make_mixer(

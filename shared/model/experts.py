@@ -12,20 +12,20 @@ from torch.nn.functional import linear
 
 from kernels.grouped_matmul import group_rows
 from kernels.weighted_sum import weighted_sum
-from shared.model.feed_forwards import ExpertsSpec, GroupScore, RouterScores
 from shared.model.layers import GatedMLP, NoNorm, PlainMLP, make_norm
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
 from shared.model.linear.stacked import StackedLinears
+from shared.model.spec.feed_forwards import ExpertsSpec, GroupScore, RouterScores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
-    from shared.model.feed_forwards import FeedForwardSpec, RouterSpec
     from shared.model.linear.base import LinearMethod
-    from shared.model.spec import NormSpec
+    from shared.model.spec.feed_forwards import FeedForwardSpec, RouterSpec
+    from shared.model.spec.norms import NormSpec
 
 #: So that no sum of weights is zero.
 _LEAST = 1e-20

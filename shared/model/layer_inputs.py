@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.model.linear.base import LinearMethod
-    from shared.model.spec import DecoderSpec, LayerInputsSpec
+    from shared.model.spec.decoder import DecoderSpec, LayerInputsSpec
 
 
 def make_layer_inputs(

@@ -12,20 +12,20 @@ from torch.nn import functional
 
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.silu_mul import silu_mul
-from shared.model.feed_forwards import Activation
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
-from shared.model.mixers import QkNorm
-from shared.model.spec import NormKind
+from shared.model.spec.feed_forwards import Activation
+from shared.model.spec.mixers import QkNorm
+from shared.model.spec.norms import NormKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
-    from shared.model.feed_forwards import FeedForwardSpec
     from shared.model.linear.base import LinearMethod
-    from shared.model.spec import NormSpec
+    from shared.model.spec.feed_forwards import FeedForwardSpec
+    from shared.model.spec.norms import NormSpec
 
 
 class Norm(nn.Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import structlog
 import torch
@@ -31,12 +31,13 @@ from shared.model.device import made_on, read_device
 from shared.model.linear.base import DENSE, UnlikeInputsError
 from shared.model.linear.narrow import Narrow, check_quantization
 from shared.model.linear.stored import AsStored
+from shared.model.loaded import LoadedModel
 from shared.model.matrix.nearest import GROUP
 from shared.model.native.choice import refuse_native, wants_native, why_not_by_ranks
-from shared.model.native.float8s import PackingFloat8s
-from shared.model.native.fours import PackingFours
 from shared.model.native.model import WEIGHT_KINDS, NativeCausalLM
-from shared.model.native.packing import Packing
+from shared.model.native.packing.float8s import PackingFloat8s
+from shared.model.native.packing.fours import PackingFours
+from shared.model.native.packing.packing import Packing
 from shared.model.native.rank import NativeStageLM, ShardedNativeLM
 from shared.model.native.threads import LibraryThreads, plan_threads
 from shared.model.sharding.checks import check_narrowing, check_ranks
@@ -49,65 +50,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.model.attention.base import AttentionBackend
-    from shared.model.checkpoint.kv_scales import StoredKVScales
-    from shared.model.generic.model import TransformersCausalLM
     from shared.model.linear.base import LinearMethod
     from shared.model.native.threads import ThreadPlan
     from shared.model.sharding.split import Split
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
     from shared.ranks.base import Collective, Pipe
 
 log = structlog.get_logger(__name__)
 
-AnyCausalLM: TypeAlias = "CausalLM | NativeCausalLM | TransformersCausalLM"
 #: Loads that take less are not logged.
 _LONG_S = 2.0
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_NAMES}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedModel:
-    """A model with its weights."""
-
-    model: AnyCausalLM
-    spec: DecoderSpec
-    dtype: torch.dtype
-    #: Equal on two hosts exactly if their computations are equal.
-    fingerprint: str
-    num_weight_bytes: int
-    #: The directory, or the seed of dummy weights.
-    made_from: Path | int
-    #: The checkpoint's, for keys and values in 8 bits; None: it has none.
-    kv_scales: StoredKVScales | None = None
-    #: What codes of 4 bits were loaded with; a draft beside it takes the same.
-    cpu_int4_compute: str = "auto"
-    #: This rank's part of the model, if several ranks compute it; `spec` is that of the whole.
-    shards: Shards | None = None
-
-    @classmethod
-    def of(
-        cls,
-        model: AnyCausalLM,
-        spec: DecoderSpec,
-        dtype: torch.dtype,
-        fingerprint: str,
-        made_from: Path | int,
-        kv_scales: StoredKVScales | None = None,
-        cpu_int4_compute: str = "auto",
-        shards: Shards | None = None,
-    ) -> LoadedModel:
-        """Return the loaded model, with its present number of weight bytes."""
-        return cls(
-            model=model,
-            spec=spec,
-            dtype=dtype,
-            fingerprint=fingerprint,
-            num_weight_bytes=model.num_weight_bytes,
-            made_from=made_from,
-            kv_scales=kv_scales,
-            cpu_int4_compute=cpu_int4_compute,
-            shards=shards,
-        )
 
 
 def load_model(

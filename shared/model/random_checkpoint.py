@@ -15,7 +15,7 @@ from shared.model.checkpoint.headers.further import further_names
 from shared.model.families.registry import ARCHITECTURES, stored_names
 from shared.model.loader import DTYPES
 from shared.model.random_tokenizer import write_tokenizer
-from shared.model.spec import NormKind
+from shared.model.spec.norms import NormKind
 from shared.model.weight_map import HEAD, Kind
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from shared.model.spec import NormSpec
+    from shared.model.spec.norms import NormSpec
     from shared.model.weight_map import WeightPart
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.model.rope import RopeConfig
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 #: Numbers of a table that are computed at a time, in float32.
 _AT_ONCE = 1 << 20

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from shared.engine.engine_thread import EngineThread
+from shared.engine.thread.engine_thread import EngineThread
 from shared.errors import InternalError, InvalidRequestError
 from shared.offline.changing import Changes, require_mode
 from shared.offline.loaded import LoadedModel
@@ -16,9 +16,9 @@ from shared.offline.refused import Refusing
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from shared.engine.request_stream import RequestStream
     from shared.engine.sequence.events import EngineEvent
     from shared.engine.sequence.request import EngineRequest
+    from shared.engine.thread.request_stream import RequestStream
     from shared.offline.engine_args import EngineArgs
     from shared.offline.lora import LoRARequest
     from shared.offline.outputs import RequestOutput

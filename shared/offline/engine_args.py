@@ -16,11 +16,11 @@ from shared.arguments.spelling import read_flags
 from shared.arguments.table import ARGUMENTS, SHORT
 from shared.arguments.translate import translate
 from shared.config import flags_of, load_config, setting, unknown_flag
-from shared.engine.config import EngineConfig
-from shared.engine.model_settings import (
+from shared.engine.settings.engine import EngineConfig
+from shared.engine.settings.model import (
     ModelSettings,  # noqa: TC001 read at run time by the settings loader
 )
-from shared.engine.rank_settings import RankSettings
+from shared.engine.settings.ranks import RankSettings
 from shared.errors import ConfigError
 from shared.offline.argument_parser import Container, add_engine_arguments
 from shared.pooling.runner import RunnerSettings

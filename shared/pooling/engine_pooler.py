@@ -17,7 +17,7 @@ from shared.request.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from shared.engine.engine_thread import EngineThread
+    from shared.engine.thread.engine_thread import EngineThread
     from shared.pooling.base import PoolingFacts, PoolRequest
     from shared.pooling.head import Head
 

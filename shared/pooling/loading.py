@@ -14,8 +14,8 @@ from shared.pooling.head import ModelSizes, read_head
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shared.engine.engine_thread import EngineThread
-    from shared.model.spec import DecoderSpec
+    from shared.engine.thread.engine_thread import EngineThread
+    from shared.model.spec.decoder import DecoderSpec
     from shared.pooling.head import Head
     from shared.pooling.settings import PoolingSettings
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-    from shared.engine.adapter_requests import AdapterUse
     from shared.engine.adapters.store import AdapterStore, KnownAdapter
     from shared.engine.engine_stats import EngineStats
+    from shared.engine.requests.adapter_requests import AdapterUse
     from shared.request.adapter_ref import AdapterRef
     from shared.worker.config import WorkerConfig
 

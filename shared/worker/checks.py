@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shared.connector.registry import require_known
-from shared.engine.rank_settings import check_ranks
+from shared.engine.settings.ranks import check_ranks
 from shared.engine.speculation.draft_files import check_draft
 from shared.engine.speculation.own_head import check_own_head
 from shared.errors import ConfigError

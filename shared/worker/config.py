@@ -10,12 +10,12 @@ from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 from typing import Literal
 
 from shared.config import flag_name, setting
-from shared.engine.choices import SchedulingPolicy
-from shared.engine.config import EngineConfig
-from shared.engine.model_settings import (
+from shared.engine.settings.choices import SchedulingPolicy
+from shared.engine.settings.engine import EngineConfig
+from shared.engine.settings.model import (
     ModelSettings,  # noqa: TC001 read at run time by the settings loader
 )
-from shared.engine.rank_settings import RankSettings
+from shared.engine.settings.ranks import RankSettings
 from shared.errors import ConfigError
 from shared.pooling.runner import RunnerSettings
 from shared.rpc.exposure import AccessSettings

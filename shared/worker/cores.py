@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from shared.engine.cores import Cores
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
     from shared.model.native.core_lease import CoreCounts
     from shared.model.native.threads import LibraryThreads
     from shared.worker.config import WorkerConfig

@@ -18,8 +18,8 @@ from shared.directory.probe import probe_digest
 from shared.engine.adapters.build import attach
 from shared.engine.engine import Engine
 from shared.engine.engine_metrics import EngineCollector
-from shared.engine.engine_thread import EngineThread
 from shared.engine.grammar.build import build_grammars
+from shared.engine.thread.engine_thread import EngineThread
 from shared.identity import Role, WorkerId
 from shared.kv.identity import model_identity
 from shared.pooling.choice import makes_vectors
@@ -53,11 +53,11 @@ if TYPE_CHECKING:
     from baton.v1 import transfer_pb2
     from shared.engine.cores import Cores
     from shared.engine.grammar.compiler import GrammarCompiler
-    from shared.engine.step.followers import Followers
+    from shared.engine.step.followers.followers import Followers
     from shared.engine.step.hidden import HiddenPool
     from shared.kv.content_log import ContentLog
     from shared.kv.layout import KVLayout
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
     from shared.model.native.core_lease import CoreLease
     from shared.pooling.base import Pooler
     from shared.rpc.auth import ClusterToken

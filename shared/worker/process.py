@@ -23,8 +23,8 @@ from baton.v1 import lifecycle_pb2_grpc
 from shared.config import load_config
 from shared.engine.adapters.build import attach
 from shared.engine.offload.build import forget_disk
-from shared.engine.rank_settings import placed_ranks
 from shared.engine.ranks.leader import RankLeader
+from shared.engine.settings.ranks import placed_ranks
 from shared.errors import ConfigError, ModelLoadError
 from shared.model.checkpoint.loading.heap import give_back_free
 from shared.pooling.loading import reads_whole_texts

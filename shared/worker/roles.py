@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from shared.engine.speculation_config import WITHOUT_MODEL
+from shared.engine.settings.speculation import WITHOUT_MODEL
 from shared.errors import DeadlineError, DrainingError, UnsupportedError
 from shared.identity import Role
 from shared.pooling.choice import runner_of
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.engine.engine import Engine
-    from shared.engine.engine_thread import EngineThread
+    from shared.engine.thread.engine_thread import EngineThread
     from shared.worker.config import WorkerConfig
     from shared.worker.health.gate import RequestGate
 

@@ -16,7 +16,7 @@ from shared.rpc.wire import role_from_wire, role_to_wire
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shared.engine.engine_thread import EngineThread
+    from shared.engine.thread.engine_thread import EngineThread
     from shared.identity import Role
     from shared.worker.adapters import WorkerAdapters
     from shared.worker.health.gate import RequestGate

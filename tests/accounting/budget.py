@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.accounting.tiers import tier_of
-from tests.fakes.warm_process import ended_copies_cpu_s
+from tests.fakes.processes.warm_process import ended_copies_cpu_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

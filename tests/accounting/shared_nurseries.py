@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.fakes.warm_process import LOADED, SHARED, WORKERS, shared_path, start_nursery
+from tests.fakes.processes.warm_process import LOADED, SHARED, WORKERS, shared_path, start_nursery
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

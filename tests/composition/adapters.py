@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 
-from tests.fakes.adapters import adapted, logits_of, save_adapter
+from tests.fakes.checkpoints.adapters import adapted, logits_of, save_adapter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

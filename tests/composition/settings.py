@@ -6,8 +6,8 @@ import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from shared.engine.choices import BackendName
 from shared.engine.llm import LLM
+from shared.engine.settings.choices import BackendName
 from shared.model.drafts.random_heads import HeadSpec, write_random_head
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.model.random_tokenizer import write_tokenizer
@@ -22,8 +22,8 @@ from tests.composition.axes import (
 )
 from tests.composition.vectors import FLAGS as VECTOR_FLAGS
 from tests.composition.weights import WEIGHTS
-from tests.fakes.kv_scales import add_kv_scales, write_kv_scales
-from tests.fakes.transformers_models import random_model, save
+from tests.fakes.checkpoints.kv_scales import add_kv_scales, write_kv_scales
+from tests.fakes.model.transformers_models import random_model, save
 from tests.unit.model.checkpoints import edit_json
 
 if TYPE_CHECKING:

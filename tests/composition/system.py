@@ -11,7 +11,7 @@ from tests.composition.rules import rule_of
 from tests.composition.settings import BLOCK_SIZE, has_windows_only, worker_flags
 from tests.e2e.asking import GREEDY, ask, prompt_of, until
 from tests.e2e.processes import Cluster
-from tests.fakes.ports import free_port
+from tests.fakes.servers.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -15,7 +15,7 @@ import gguf
 import pytest
 
 from shared.gguf.folder import model_folder
-from tests.fakes.gguf_model import NAMES, add_tokenizer, export, finish
+from tests.fakes.checkpoints.gguf import NAMES, add_tokenizer, export, finish
 from tests.fakes.stored.base import quantise_checkpoint
 from tests.fakes.stored.cases import ALL
 from tests.fakes.stored.models import wants_of

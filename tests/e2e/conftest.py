@@ -11,8 +11,8 @@ from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoi
 from tests.e2e.guarded import Guarded
 from tests.e2e.processes import Cluster
 from tests.e2e.session_clusters import stop_behind
-from tests.fakes.keys import CLUSTER_TOKEN, cluster_token_file, keys_on_disk
-from tests.fakes.ports import free_port
+from tests.fakes.security.keys import CLUSTER_TOKEN, cluster_token_file, keys_on_disk
+from tests.fakes.servers.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -31,7 +31,7 @@ ENGINE_FLAGS = (
 
 
 #: Of the cluster and the oracle; requests without arguments for it go without it.
-PROCESSOR = "tests.fakes.logits_processors:NoRepeat"
+PROCESSOR = "tests.fakes.engine.logits_processors:NoRepeat"
 
 #: What routers and workers allow only if they are told to.
 ALLOWED = ("--enable-prompt-embeds", "--enable-return-hidden-states")

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from baton.v1 import worker_pb2, worker_pb2_grpc
-from tests.fakes.doors import token
-from tests.fakes.keys import CLUSTER_TOKEN
+from tests.fakes.security.doors import token
+from tests.fakes.security.keys import CLUSTER_TOKEN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tests.e2e.processes import Cluster
-    from tests.fakes.keys import KeysOnDisk
+    from tests.fakes.security.keys import KeysOnDisk
 
 
 @dataclass(frozen=True, slots=True)

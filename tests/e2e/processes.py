@@ -17,8 +17,8 @@ import grpc
 from prometheus_client.parser import text_string_to_metric_families
 
 from baton.v1 import router_pb2_grpc, worker_pb2, worker_pb2_grpc
-from tests.fakes.ports import free_port
-from tests.fakes.warm_process import WarmProcess
+from tests.fakes.processes.warm_process import WarmProcess
+from tests.fakes.servers.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -136,16 +136,16 @@ class Cluster:
     ) -> Process:
         """Start a worker; `wait_ready` waits for it. Its engine hangs while `stuck_file` exists.
 
-        `damage_file`: see `tests.fakes.damaged_worker`. `lease_s`: how long the directory believes
-        in it without a heartbeat, if not the usual time.
+        `damage_file`: see `tests.fakes.worker.damaged_worker`. `lease_s`: how long the directory
+        believes in it without a heartbeat, if not the usual time.
         """
         command = [f"services.{role}"]
         if stuck_file is not None:
-            command = ["tests.fakes.stuck_worker", role, str(stuck_file)]
+            command = ["tests.fakes.worker.stuck_worker", role, str(stuck_file)]
         elif damage_file is not None:
-            command = ["tests.fakes.damaged_worker", role, str(damage_file)]
+            command = ["tests.fakes.worker.damaged_worker", role, str(damage_file)]
         elif lease_s is not None:
-            command = ["tests.fakes.short_lease", str(lease_s), role]
+            command = ["tests.fakes.worker.short_lease", str(lease_s), role]
         port = free_port()
         self.addresses[name] = f"127.0.0.1:{port}"
         self.workers[name] = self._process(

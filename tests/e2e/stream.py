@@ -15,8 +15,8 @@ from baton_client import BatonError
 from shared.request.grammar.wire import grammar_from_wire
 from shared.request.sampling_params import SamplingParams
 from tests.e2e.oracle import answer_of
-from tests.fakes.embeds import as_message, rows_of
-from tests.fakes.hidden_states import check_rows, rows_in
+from tests.fakes.model.embeds import as_message, rows_of
+from tests.fakes.model.hidden_states import check_rows, rows_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable

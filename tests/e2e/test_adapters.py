@@ -23,7 +23,7 @@ from tests.e2e.conftest import (
 )
 from tests.e2e.oracle import expect
 from tests.e2e.processes import Cluster
-from tests.fakes.lora_folders import merge, write_lora
+from tests.fakes.checkpoints.lora_folders import merge, write_lora
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

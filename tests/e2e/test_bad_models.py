@@ -11,7 +11,7 @@ import torch
 
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from tests.e2e.processes import ROOT
-from tests.fakes.warm_process import WarmProcess
+from tests.fakes.processes.warm_process import WarmProcess
 from tests.unit.model.checkpoints import edit_json, edit_tensors
 
 if TYPE_CHECKING:

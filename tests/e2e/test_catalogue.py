@@ -21,7 +21,7 @@ from tests.e2e.asking import prompt_of
 from tests.e2e.conftest import ENGINE_FLAGS
 from tests.e2e.stream import WAIT_S
 from tests.e2e.test_replay import until
-from tests.fakes.warm_cluster import WarmCluster
+from tests.fakes.processes.warm_cluster import WarmCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

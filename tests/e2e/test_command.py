@@ -19,7 +19,7 @@ from benchmarks.faults.kinds.ranks import followers
 from cli.__main__ import main
 from cli.places import ROOT
 from cli.start.ports import free_port, is_free
-from tests.fakes.warm_cluster import WarmCluster
+from tests.fakes.processes.warm_cluster import WarmCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from tests.e2e.oracle import expect
-from tests.fakes.company import PLAIN_TOKENS, num_answers, plain_prompts
-from tests.fakes.neighbours import NEIGHBOURS, Neighbour
+from tests.fakes.engine.company import PLAIN_TOKENS, num_answers, plain_prompts
+from tests.fakes.engine.neighbours import NEIGHBOURS, Neighbour
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,7 +23,7 @@ from scripts.wheel.layout import MOVED, source_files
 from shared.offline.llm import LLM
 from shared.offline.sampling_params import SamplingParams
 from shared.version import VERSION
-from tests.fakes.ports import free_port
+from tests.fakes.servers.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ from tests.e2e.conftest import ENGINE_FLAGS
 from tests.e2e.oracle import expect
 from tests.e2e.processes import Cluster
 from tests.e2e.stream import WAIT_S, Stream, check, read_grpc
-from tests.fakes.ports import free_port
+from tests.fakes.servers.ports import free_port
 from tests.unit.model.checkpoints import edit_json
 
 if TYPE_CHECKING:

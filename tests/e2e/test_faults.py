@@ -40,7 +40,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, str]:
     command = [
         sys.executable, "-P", "-m", "benchmarks.faults", "run", "--subset", "ci",
         "--mutants", ",".join(MUTANTS), "--out", str(path),
-        "--launcher", "tests.fakes.warm_launch:launch",
+        "--launcher", "tests.fakes.processes.warm_launch:launch",
     ]  # fmt: skip
     done = subprocess.run(
         command, cwd=ROOT, env=python_environ(), capture_output=True, text=True,

@@ -21,7 +21,7 @@ from shared.directory.redis.url import open_client
 from shared.identity import WorkerId
 from shared.rpc.auth import TOKEN_KEY, ClusterToken
 from tests.e2e.processes import Cluster
-from tests.fakes.redis_server import RedisServer
+from tests.fakes.directory.redis_server import RedisServer
 from tests.suites.directory import record
 
 if TYPE_CHECKING:

@@ -15,15 +15,15 @@ import torch
 from shared.text.tokenizer import Tokenizer
 from tests.e2e.conftest import ENGINE_FLAGS
 from tests.e2e.processes import Cluster
-from tests.fakes.harmony_model import harmony_tokenizer, write_harmony_model
-from tests.fakes.tool_api import WEATHER
+from tests.fakes.checkpoints.harmony import harmony_tokenizer, write_harmony_model
+from tests.fakes.router.tool_api import WEATHER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import transformers
 
-PROCESSOR = "tests.fakes.logits_processors:Script"
+PROCESSOR = "tests.fakes.engine.logits_processors:Script"
 HELLO: Any = [
     {"role": "system", "content": "Be nice."},
     {"role": "user", "content": "Wie wird das Wetter in Rom? 🙂"},

@@ -16,7 +16,7 @@ from baton_client import Baton
 from baton_client import InvalidRequestError as Refused
 from tests.e2e.asking import GREEDY, prompt_of
 from tests.e2e.conftest import BLOCK_SIZE
-from tests.fakes.hidden_states import BOUND, check_rows, rows_of_transformers
+from tests.fakes.model.hidden_states import BOUND, check_rows, rows_of_transformers
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from tests.e2e.asking import ask, prompt_of
 from tests.e2e.conftest import BLOCK_SIZE, ENGINE_FLAGS, MAX_NUM_BATCHED_TOKENS
 from tests.e2e.oracle import expect
 from tests.e2e.processes import Cluster
-from tests.fakes.ports import free_port
+from tests.fakes.servers.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

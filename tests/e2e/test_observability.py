@@ -22,9 +22,9 @@ from tests.e2e.conftest import ENGINE_FLAGS
 from tests.e2e.processes import Cluster
 from tests.e2e.prometheus import Prometheus
 from tests.e2e.vllm_dashboards import queries
-from tests.fakes.metrics_table import documented, exposed
-from tests.fakes.otlp_collector import ExportedSpan, OtlpCollector
-from tests.fakes.ports import free_port
+from tests.fakes.pages.metrics_table import documented, exposed
+from tests.fakes.servers.otlp_collector import ExportedSpan, OtlpCollector
+from tests.fakes.servers.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

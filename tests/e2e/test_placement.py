@@ -24,7 +24,7 @@ from tests.e2e.asking import GREEDY, TIMEOUT_S, Reply, ask, prompt_of, until
 from tests.e2e.conftest import ENGINE_FLAGS
 from tests.e2e.oracle import expect
 from tests.e2e.processes import Cluster
-from tests.fakes.ports import free_port
+from tests.fakes.servers.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

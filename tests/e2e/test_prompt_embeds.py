@@ -14,7 +14,7 @@ from baton_client import Baton, Embeds
 from tests.e2e.asking import GREEDY, Asking, ask, ask_many, prompt_of
 from tests.e2e.conftest import BLOCK_SIZE, MAX_NUM_BATCHED_TOKENS
 from tests.e2e.oracle import expect
-from tests.fakes.embeds import as_field, as_message, rows_of
+from tests.fakes.model.embeds import as_field, as_message, rows_of
 
 if TYPE_CHECKING:
     from pathlib import Path

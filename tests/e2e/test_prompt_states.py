@@ -19,7 +19,7 @@ from shared.request.sampling_params import SamplingParams
 from tests.e2e.asking import GREEDY, TIMEOUT_S, ask, until
 from tests.e2e.conftest import ENGINE_FLAGS, STALL_S, add_decode
 from tests.e2e.processes import Cluster
-from tests.fakes import counting
+from tests.fakes.checkpoints import counting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

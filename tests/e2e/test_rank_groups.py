@@ -23,7 +23,7 @@ from tests.e2e.oracle import expect
 from tests.e2e.processes import Cluster
 from tests.e2e.test_prefix_reuse import Driver
 from tests.e2e.updating import NUM_TOKENS, PROMPTS, one_answer, post
-from tests.fakes.ports import free_port
+from tests.fakes.servers.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,8 +19,8 @@ from tests.e2e.asking import ask, prompt_of
 from tests.e2e.conftest import BLOCK_SIZE, ENGINE_FLAGS
 from tests.e2e.oracle import expect
 from tests.e2e.processes import Cluster, Process
-from tests.fakes.redis_server import RedisServer
-from tests.fakes.warm_cluster import WarmCluster
+from tests.fakes.directory.redis_server import RedisServer
+from tests.fakes.processes.warm_cluster import WarmCluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -244,7 +244,7 @@ def test_a_worker_that_hashes_otherwise_ends_with_both_digests(
     try:
         until(on_redis.answers, "the router answers")
         flags = ("--model", str(checkpoint), *on_redis.directory_flags, *ENGINE_FLAGS)
-        argv = ["tests.fakes.other_hashes", "--name", "odd", *flags]
+        argv = ["tests.fakes.worker.other_hashes", "--name", "odd", *flags]
         odd = Process("odd", argv, tmp_path / "odd.log")
         assert odd.popen.wait(60) == 1
     finally:

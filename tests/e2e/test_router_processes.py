@@ -21,8 +21,8 @@ from services.router.openai.auth import DASHBOARD_EVENTS_PATH, DASHBOARD_REQUEST
 from tests.e2e.conftest import ENGINE_FLAGS
 from tests.e2e.stream import WAIT_S
 from tests.e2e.test_replay import until
-from tests.fakes.warm_cluster import WarmCluster
-from tests.fakes.warm_process import WarmProcess
+from tests.fakes.processes.warm_cluster import WarmCluster
+from tests.fakes.processes.warm_process import WarmProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,7 +20,7 @@ from tests.e2e.asking import prompt_of
 from tests.e2e.conftest import ENGINE_FLAGS
 from tests.e2e.stream import NUM_TOKENS, WAIT_S, Stream, check
 from tests.e2e.test_replay import ASKED, NUM_BEFORE, until
-from tests.fakes.warm_cluster import WarmCluster
+from tests.fakes.processes.warm_cluster import WarmCluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,8 +15,8 @@ import pytest
 from tests.e2e.asking import prompt_of
 from tests.e2e.conftest import BLOCK_SIZE
 from tests.e2e.guarded import info_of
-from tests.fakes.doors import HEALTH, REFLECTION, bearer, knock, methods, token
-from tests.fakes.keys import CLUSTER_TOKEN
+from tests.fakes.security.doors import HEALTH, REFLECTION, bearer, knock, methods, token
+from tests.fakes.security.keys import CLUSTER_TOKEN
 
 if TYPE_CHECKING:
     from tests.e2e.guarded import Guarded

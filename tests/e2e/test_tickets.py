@@ -21,8 +21,8 @@ from shared.worker.peers.wire import layout_from_wire, ticket_from_wire, ticket_
 from tests.e2e.asking import prompt_of
 from tests.e2e.conftest import BLOCK_SIZE
 from tests.e2e.guarded import info_of
-from tests.fakes.doors import token
-from tests.fakes.keys import CLUSTER_TOKEN
+from tests.fakes.security.doors import token
+from tests.fakes.security.keys import CLUSTER_TOKEN
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -27,8 +27,8 @@ from shared.rpc.tls.identity import PeerRole
 from tests.e2e.asking import ask, prompt_of
 from tests.e2e.conftest import BLOCK_SIZE, ENGINE_FLAGS
 from tests.e2e.oracle import expect
-from tests.fakes.secure_redis import SecureRedis
-from tests.fakes.warm_cluster import WarmCluster
+from tests.fakes.directory.secure_redis import SecureRedis
+from tests.fakes.processes.warm_cluster import WarmCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

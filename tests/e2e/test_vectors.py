@@ -18,7 +18,7 @@ from shared.model.random_tokenizer import write_tokenizer
 from shared.text.tokenizer import Tokenizer
 from tests.e2e.conftest import ENGINE_FLAGS
 from tests.e2e.processes import Cluster
-from tests.fakes.adapters import adapted, save_adapter
+from tests.fakes.checkpoints.adapters import adapted, save_adapter
 from tests.unit.pooling.checkpoints import edit_json, put_json, put_modules, states, write
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e.processes import ROOT
-from tests.fakes.warm_process import WarmProcess
+from tests.fakes.processes.warm_process import WarmProcess
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,7 @@ def test_output_and_exit_code_are_those_of_a_cold_start(
 
 
 def test_a_signal_is_told_as_the_way_it_ended(tmp_path: Path) -> None:
-    process = warm(("tests.fakes.waiting",), tmp_path / "log")
+    process = warm(("tests.fakes.processes.waiting",), tmp_path / "log")
     assert process.poll() is None
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0)

@@ -38,8 +38,8 @@ from tests.e2e.updating import (
     version_of,
     wait,
 )
-from tests.fakes.ports import free_port
-from tests.fakes.redis_server import RedisServer
+from tests.fakes.directory.redis_server import RedisServer
+from tests.fakes.servers.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

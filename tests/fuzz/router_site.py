@@ -21,9 +21,9 @@ from services.router.parts import open_parts
 from shared.generation.limits import RequestLimits
 from shared.identity import Role
 from shared.rpc.server import RpcServer
-from tests.fakes import tiny_tokenizer
-from tests.fakes.one_pool import OnePool
-from tests.fakes.scripted_decode import ScriptedDecode, with_logprobs
+from tests.fakes.router.one_pool import OnePool
+from tests.fakes.scripted.decode import ScriptedDecode, with_logprobs
+from tests.fakes.text import tiny_tokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path

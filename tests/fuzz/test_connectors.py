@@ -27,7 +27,7 @@ from tests.integration.connector.harnesses import (
     ZmqHarness,
     ZmqIpcHarness,
 )
-from tests.suites.connector_harness import (
+from tests.suites.connector.harness import (
     BLOCK_BYTES,
     LAYOUT,
     NUM_BLOCKS,
@@ -42,7 +42,7 @@ from tests.suites.connector_harness import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.suites.connector_harness import Harness, RawPeer, Worker
+    from tests.suites.connector.harness import Harness, RawPeer, Worker
 
 SENDER = WorkerId("sender", "1")
 GOOD = some_blocks(4)

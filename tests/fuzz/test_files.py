@@ -21,7 +21,7 @@ from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoi
 from shared.text.chat_template import ChatTemplate
 from shared.text.generation_defaults import GenerationDefaults
 from shared.text.tokenizer import Tokenizer
-from tests.fakes import tiny_tokenizer
+from tests.fakes.text import tiny_tokenizer
 from tests.fuzz.cases import COUNTS, MAX_GROWTH_BYTES, memory_bytes, profile
 from tests.fuzz.mutation import FLOATS, LARGE, NUMBERS, TEXTS, VALUES, mutate
 

@@ -17,8 +17,8 @@ from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.text.chat_template import ChatTemplate
 from shared.text.tokenizer import Tokenizer
-from tests.fakes import tiny_tokenizer
-from tests.fakes.gguf_model import add_tokenizer, export
+from tests.fakes.checkpoints.gguf import add_tokenizer, export
+from tests.fakes.text import tiny_tokenizer
 from tests.fuzz.cases import COUNTS, MAX_GROWTH_BYTES, memory_bytes, profile
 from tests.fuzz.mutation import mutate
 

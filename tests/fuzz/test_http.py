@@ -22,7 +22,7 @@ from services.router.openai.schema.tokenize import (
     TokenizeChatBody,
     TokenizeTextBody,
 )
-from tests.fakes.error_words import CLIENT_ERRORS
+from tests.fakes.clients.error_words import CLIENT_ERRORS
 from tests.fuzz.cases import open_site, profile
 from tests.fuzz.mutation import VALUES, mutate
 from tests.fuzz.router_site import start_router

@@ -13,7 +13,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from tests.fakes.openai_api import OpenAIApi
+from tests.fakes.router.openai_api import OpenAIApi
 from tests.fuzz.cases import COUNTS, FULL, profile
 
 #: Loaded when the test begins: every worker imports this module, and one of them needs it.

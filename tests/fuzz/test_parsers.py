@@ -20,7 +20,7 @@ from services.router.parsers.reasoning.table import REASONING_ROWS
 from services.router.request.generation import AnswerPiece
 from shared.request.answer import FinishReason
 from tests.fuzz.cases import COUNTS, profile
-from tests.suites.text_parsers import AnswerParser, check_nothing_lost, read, tools_named
+from tests.suites.router.text_parsers import AnswerParser, check_nothing_lost, read, tools_named
 
 if TYPE_CHECKING:
     from services.router.parsers.base import ReasoningFormat, ToolFormat

@@ -15,7 +15,7 @@ from shared.directory.redis.follower import RedisFollower
 from shared.directory.redis.store import RedisStore
 from shared.directory.redis.url import open_client
 from shared.identity import Role, WorkerId
-from tests.fakes.redis_server import RedisServer
+from tests.fakes.directory.redis_server import RedisServer
 from tests.fuzz.cases import open_site, profile
 from tests.fuzz.mutation import TEXTS, mutate
 

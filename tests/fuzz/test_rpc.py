@@ -22,7 +22,7 @@ from baton.v1 import (
 )
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.rpc.wire import worker_id_to_wire
-from tests.fakes.live_worker import live_worker
+from tests.fakes.worker.live_worker import live_worker
 from tests.fuzz.cases import open_site, profile
 from tests.fuzz.mutation import change, fill, mutate
 from tests.fuzz.router_messages import DIRECTORY, HASHES, PUBLIC, WORKER
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from tests.fakes.live_worker import LiveWorker
+    from tests.fakes.worker.live_worker import LiveWorker
     from tests.fuzz.cases import Site
     from tests.fuzz.router_site import RouterSite
 

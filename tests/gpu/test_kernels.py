@@ -11,9 +11,9 @@ from kernels.grouped_matmul import group_rows, grouped_matmul
 from kernels.paged_attention import paged_attention
 from kernels.paged_attention.scores import Scores
 from kernels.paged_attention.workspace import Workspace
-from tests.fakes.paged_driver import make_metadata
-from tests.fakes.tensors import random
-from tests.suites import (
+from tests.fakes.kernels.tensors import random
+from tests.fakes.model.paged_driver import make_metadata
+from tests.suites.kernels import (
     attention_kernels,
     block_copy,
     expert_kernels,

@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-from tests.suites.nixl_on_device import NixlOnDeviceSuite
+from tests.suites.connector.nixl_on_device import NixlOnDeviceSuite
 
 
 @pytest.mark.skipif(

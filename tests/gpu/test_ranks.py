@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from shared.engine.config import EngineConfig
 from shared.engine.engine_home import EngineHome
-from shared.engine.rank_settings import RankSettings
 from shared.engine.ranks import leader as leader_module
 from shared.engine.ranks.leader import RankLeader
 from shared.engine.sequence.events import Failed
+from shared.engine.settings.engine import EngineConfig
+from shared.engine.settings.ranks import RankSettings
 from shared.errors import ConfigError, RankError
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from tests.fakes.engines import Run, drain, make_request
+from tests.fakes.engine.engines import Run, drain, make_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fakes.redis_server import RedisServer
+from tests.fakes.directory.redis_server import RedisServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

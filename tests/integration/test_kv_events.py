@@ -15,8 +15,8 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from shared.engine.engine_thread import EngineThread
-from shared.engine.model_settings import ModelSettings
+from shared.engine.settings.model import ModelSettings
+from shared.engine.thread.engine_thread import EngineThread
 from shared.errors import ConfigError
 from shared.kv.change_log import CacheChange
 from shared.kv.content_log import ContentLog
@@ -28,8 +28,8 @@ from shared.worker.config import WorkerConfig
 from shared.worker.kv_events.cache_events import CacheEvents
 from shared.worker.kv_events.published_cache import published_cache
 from shared.worker.kv_events.publisher import END_OF_REPLAY, KvEventPublisher, open_publisher
-from tests.fakes.engines import make_engine, make_request
-from tests.fakes.offload import make_tiered_engine
+from tests.fakes.engine.engines import make_engine, make_request
+from tests.fakes.engine.offload import make_tiered_engine
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

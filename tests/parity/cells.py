@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from tests.fakes.family_cases import CASES as FAMILY_CASES
+from tests.fakes.families.cases import CASES as FAMILY_CASES
 from tests.unit.model.test_generic import OTHERS
 from tests.unit.model.test_llama import CASES as LLAMA_CASES
 

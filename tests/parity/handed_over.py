@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from tests.fakes.live_worker import BLOCK_SIZE, live_pair
+from tests.fakes.worker.live_worker import BLOCK_SIZE, live_pair
 from tests.parity.judge import NUM_TOKENS, PROMPTS
 from tests.parity.oracle import WrongAnswerError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.fakes.live_worker import LiveWorker
+    from tests.fakes.worker.live_worker import LiveWorker
     from tests.parity.cells import Cell
     from tests.parity.judge import Judge
 

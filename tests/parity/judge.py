@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.fakes.family_cases import WINDOW
-from tests.fakes.transformers_models import random_prompt
+from tests.fakes.families.cases import WINDOW
+from tests.fakes.model.transformers_models import random_prompt
 from tests.parity.cells import DIFFERS, EQUAL
 from tests.parity.oracle import KEPT, VOCAB_SIZE, WrongAnswerError
 

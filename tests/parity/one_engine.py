@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from shared.model.loader import load_model
-from tests.fakes.engines import generate, make_engine, make_request
+from tests.fakes.engine.engines import generate, make_engine, make_request
 from tests.parity.judge import BLOCK_SIZE, CHUNK, NUM_TOKENS, PROMPTS
 from tests.parity.oracle import WrongAnswerError
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.engine.engine import Engine
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
     from tests.parity.cells import Cell
     from tests.parity.judge import Judge
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tests.fakes.transformers_models import logits_after, random_model, random_prompt, save
+from tests.fakes.model.transformers_models import logits_after, random_model, random_prompt, save
 from tests.parity.cells import CASES
 from tests.unit.model.test_families import SEEDS
 

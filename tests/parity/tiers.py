@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from shared.engine.config import EngineConfig
 from shared.engine.memory.sizing import read_layout
+from shared.engine.settings.engine import EngineConfig
 from shared.kv.tier import BlockTier
 from shared.model.loader import load_model
-from tests.fakes.offload import settle
+from tests.fakes.engine.offload import settle
 from tests.parity.judge import BLOCK_SIZE, CHUNK, NUM_TOKENS, PROMPTS
 from tests.parity.one_engine import ask, engine_of
 from tests.parity.oracle import WrongAnswerError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from tests.fakes.live_worker import live_worker
+from tests.fakes.worker.live_worker import live_worker
 from tests.parity.judge import NUM_TOKENS, PROMPTS
 from tests.parity.oracle import WrongAnswerError
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tests.fakes.live_worker import LiveWorker
+    from tests.fakes.worker.live_worker import LiveWorker
     from tests.parity.cells import Cell
     from tests.parity.judge import Judge
 

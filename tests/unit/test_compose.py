@@ -16,7 +16,7 @@ from shared.config import load_config
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
-    from shared.engine.rank_settings import RankSettings
+    from shared.engine.settings.ranks import RankSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(ROOT.glob("compose*.yaml"))

@@ -8,7 +8,7 @@ from benchmarks.faults.broken.entry import run_service
 from services.prefill.servicer import PrefillServicer
 
 if TYPE_CHECKING:
-    from shared.engine.request_stream import RequestStream
+    from shared.engine.thread.request_stream import RequestStream
 
 
 async def end(self: PrefillServicer, job: Any, stream: RequestStream) -> None:

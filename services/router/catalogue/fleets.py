@@ -23,9 +23,10 @@ T = TypeVar("T")
 
 
 class AllFleets:
-    """See `services.router.openai.lifecycle.Fleet`; a change is one of all models with workers.
+    """See `services.router.openai.operators.lifecycle.Fleet`.
 
-    One that fails for a model is undone for the others, as far as it can be undone.
+    A change is one of all models with workers. One that fails for a model is undone for the others,
+    as far as it can be undone.
     """
 
     def __init__(self, pools: Sequence[Pool]) -> None:

@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from services.router.dashboard.assets import PAGE_PATH, SECURITY_HEADERS, read_assets
 from services.router.dashboard.feed import Feed
 from services.router.openai.auth import DASHBOARD_EVENTS_PATH, DASHBOARD_REQUEST_PATH
-from services.router.openai.disconnect import unless_disconnected
+from services.router.openai.http.disconnect import unless_disconnected
 from shared.errors import RequestCancelledError
 
 if TYPE_CHECKING:

@@ -15,23 +15,25 @@ from services.router.doors.cors import add_cors
 from services.router.doors.error_handlers import add_error_handlers
 from services.router.doors.rate_headers import RateLimitMiddleware
 from services.router.doors.schema_docs import document_bodies
-from services.router.openai.abort import AbortBody, AbortEndpoint, AbortNamedBody
-from services.router.openai.adapters import AdapterEndpoints, add_adapters
-from services.router.openai.chat import ChatCompletions
-from services.router.openai.chat_batch import ChatBatch, ChatBatchBody
-from services.router.openai.completions import Completions
-from services.router.openai.health import HealthEndpoints
-from services.router.openai.lifecycle import LifecycleEndpoints, add_lifecycle
+from services.router.openai.generating.chat import ChatCompletions
+from services.router.openai.generating.chat_batch import ChatBatch, ChatBatchBody
+from services.router.openai.generating.completions import Completions
+from services.router.openai.generating.scoring import GenerativeScoring, ScoringBody
+from services.router.openai.http.request_id import RequestIdMiddleware
+from services.router.openai.http.trace import TraceMiddleware
+from services.router.openai.http.unknown_fields import IgnoredFieldsMiddleware
 from services.router.openai.models import ModelEndpoints
 from services.router.openai.not_offered import add_refusals
-from services.router.openai.operators import Invocations, OperatorEndpoints
-from services.router.openai.reading.request_id import RequestIdMiddleware
-from services.router.openai.reading.unknown_fields import IgnoredFieldsMiddleware
+from services.router.openai.operators.abort import AbortBody, AbortEndpoint, AbortNamedBody
+from services.router.openai.operators.adapters import AdapterEndpoints, add_adapters
+from services.router.openai.operators.endpoints import Invocations, OperatorEndpoints
+from services.router.openai.operators.health import HealthEndpoints
+from services.router.openai.operators.lifecycle import LifecycleEndpoints, add_lifecycle
+from services.router.openai.operators.roles import RoleEndpoint, add_roles
+from services.router.openai.operators.route import RouteEndpoint
 from services.router.openai.responses_api.endpoint import Responses
 from services.router.openai.responses_api.schema import ResponsesBody
 from services.router.openai.responses_api.stored.endpoint import StoredEndpoints
-from services.router.openai.roles import RoleEndpoint, add_roles
-from services.router.openai.route import RouteEndpoint
 from services.router.openai.schema.chat import ChatBody
 from services.router.openai.schema.completion import CompletionBody
 from services.router.openai.schema.tokenize import (
@@ -39,8 +41,6 @@ from services.router.openai.schema.tokenize import (
     TokenizeChatBody,
     TokenizeTextBody,
 )
-from services.router.openai.scoring import GenerativeScoring, ScoringBody
-from services.router.openai.tokenize import TokenizeEndpoints
 from services.router.openai.tokens_api.derender import DerenderEndpoints
 from services.router.openai.tokens_api.derender_schema import (
     DerenderChatBody,
@@ -53,7 +53,7 @@ from services.router.openai.tokens_api.render import (
     RenderEndpoints,
 )
 from services.router.openai.tokens_api.schema import GenerateBody
-from services.router.openai.trace import TraceMiddleware
+from services.router.openai.tokens_api.tokenize import TokenizeEndpoints
 from services.router.openai.vectors.endpoints import VectorEndpoints
 from services.router.openai.vectors.schema import (
     ClassifyBody,
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from services.router.doors.auth import Authenticator
     from services.router.openai.backend import Common
     from services.router.openai.catalogue import Catalogue
-    from services.router.openai.operators import Cluster
+    from services.router.openai.operators.endpoints import Cluster
 
 #: The second one is vLLM's newer name.
 ABORT_BODIES = {"/abort_requests": AbortBody, "/inference/v1/abort_requests": AbortNamedBody}

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 
-from services.router.openai.disconnect import unless_disconnected
-from services.router.openai.reading.arrival import arrived_s
-from services.router.openai.reading.body import read_body
-from services.router.openai.reading.named_model import named_model
+from services.router.openai.http.arrival import arrived_s
+from services.router.openai.http.body import read_body
+from services.router.openai.http.disconnect import unless_disconnected
+from services.router.openai.http.named_model import named_model
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -66,7 +66,7 @@ class ChangeLock(Protocol):
 
 
 class Fleet:
-    """See `services.router.openai.lifecycle.Fleet`. `keep_up` runs beside it."""
+    """See `services.router.openai.operators.lifecycle.Fleet`. `keep_up` runs beside it."""
 
     def __init__(
         self,

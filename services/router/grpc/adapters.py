@@ -11,8 +11,8 @@ from shared.request.adapter_ref import adapter_to_wire
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from services.router.openai.adapters import AdapterFleet
     from services.router.openai.models import ServedModel
+    from services.router.openai.operators.adapters import AdapterFleet
 
     #: Returns the workers of a model; None: of the one that there is.
     FleetOf = Callable[[str | None], AdapterFleet]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import grpc
 
     from services.router.admission.tenant import Tenant
-    from services.router.openai.adapters import AdapterFleet
     from services.router.openai.catalogue import Catalogue
+    from services.router.openai.operators.adapters import AdapterFleet
     from shared.rpc.auth import Metadata
 
     Context = grpc.aio.ServicerContext[Any, Any]

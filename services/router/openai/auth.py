@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from services.router.admission.caller import ANYBODY, Caller
-from services.router.openai.adapters import ADAPTER_PATHS
-from services.router.openai.lifecycle import LIFECYCLE_PATHS
-from services.router.openai.roles import PREFER_PATH
+from services.router.openai.operators.adapters import ADAPTER_PATHS
+from services.router.openai.operators.lifecycle import LIFECYCLE_PATHS
+from services.router.openai.operators.roles import PREFER_PATH
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from services.router.answer_settings import AnswerSettings
 from services.router.openai.auth import caller_of
-from services.router.openai.reading.unknown_fields import UnknownFields
+from services.router.openai.http.unknown_fields import UnknownFields
 from services.router.parsers.plan import ChatFormats
 from services.router.request.embeds_policy import NO_EMBEDS, EmbedsPolicy
 from shared.errors import UnsupportedError

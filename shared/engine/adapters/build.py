@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from shared.engine.adapters.base import Adapter
     from shared.engine.adapters.folders import AdapterFolders
-    from shared.engine.config import EngineConfig
-    from shared.model.loader import LoadedModel
-    from shared.model.spec import DecoderSpec
+    from shared.engine.settings.engine import EngineConfig
+    from shared.model.loaded import LoadedModel
+    from shared.model.spec.decoder import DecoderSpec
 
 
 def build_store(config: EngineConfig, folders: AdapterFolders) -> AdapterStore | None:

@@ -16,7 +16,7 @@ from shared.engine.grammar.stats import GrammarStats
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shared.engine.config import EngineConfig
+    from shared.engine.settings.engine import EngineConfig
     from shared.text.token_table import TokenTable
 
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from shared.engine.kv_cache_names import AUTO, CHECKPOINT, TORCH_NAMES, check_name
+from shared.engine.settings.kv_cache_names import AUTO, CHECKPOINT, TORCH_NAMES, check_name
 from shared.errors import ConfigError, ModelLoadError
 
 if TYPE_CHECKING:
     from shared.model.checkpoint.kv_scales import KVScales
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 #: CUDA's first architecture with float8; before it, Triton has no conversion.
 _FLOAT8_CAPABILITY = (8, 9)

@@ -14,15 +14,15 @@ from shared.kv.group_rules import GroupKind
 from shared.kv.identity import namespace_hash
 from shared.kv.layout import KVGroup, KVLayout
 from shared.kv.split import KVSplit, rank_layout
-from shared.model.mixers import LatentAttentionSpec
+from shared.model.spec.mixers import LatentAttentionSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shared.engine.config import EngineConfig
-    from shared.model.loader import LoadedModel
+    from shared.engine.settings.engine import EngineConfig
+    from shared.model.loaded import LoadedModel
     from shared.model.sharding.shards import Shards
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 log = structlog.get_logger(__name__)
 

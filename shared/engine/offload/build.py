@@ -25,9 +25,9 @@ from shared.kv.tier import BlockTier
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shared.engine.config import EngineConfig
     from shared.engine.memory.arena import KVArena
     from shared.engine.offload.copies import BlockCopies
+    from shared.engine.settings.engine import EngineConfig
     from shared.kv.block_pool import BlockPool
     from shared.kv.layout import KVLayout
     from shared.kv.memory import KVMemory

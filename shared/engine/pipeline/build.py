@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING
 
 from shared.engine.pipeline.planner import StepPlanner
 from shared.engine.pipeline.step_pipeline import StepPipeline
+from shared.engine.settings.speculation import HandOffPolicy
 from shared.engine.speculation.base import ProposerContext, StatesReader
 from shared.engine.speculation.drafts.blocks import PoolDraftBlocks
 from shared.engine.speculation.registry import create_proposer
 from shared.engine.speculation.speculator import Speculator
-from shared.engine.speculation_config import HandOffPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shared.engine.adapters.slots import AdapterSlots
-    from shared.engine.config import EngineConfig
     from shared.engine.pipeline.counters import EngineCounters
     from shared.engine.pipeline.postprocess import Postprocessor
     from shared.engine.schedule.scheduler import Scheduler
+    from shared.engine.settings.engine import EngineConfig
     from shared.engine.step.model_parts import ModelParts
     from shared.engine.timing.step_model import StepModel
     from shared.kv.block_pool import BlockPool

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from shared.engine.sequence.events import EngineEvent
     from shared.engine.sequence.sequence import Sequence
-    from shared.engine.step.model_runner import RunningStep
     from shared.engine.step.parts import StepInParts
+    from shared.engine.step.result import RunningStep
 
 
 @dataclass(slots=True)

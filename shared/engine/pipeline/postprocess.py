@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from shared.engine.schedule.scheduler import Scheduler
     from shared.engine.sequence.events import EngineEvent
     from shared.engine.sequence.sequence import Sequence
-    from shared.engine.step.model_runner import StepResult
-    from shared.engine.step.verification import Verified
+    from shared.engine.step.result import StepResult
+    from shared.engine.step.tokens.verification import Verified
     from shared.request.answer import PositionLogprobs
 
 

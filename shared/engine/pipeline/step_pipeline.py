@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from shared.engine.sequence.events import EngineEvent
     from shared.engine.sequence.sequence import Sequence
     from shared.engine.speculation.speculator import Speculator
-    from shared.engine.step.followers import StepRunner
-    from shared.engine.step.model_runner import StepResult
+    from shared.engine.step.followers.followers import StepRunner
+    from shared.engine.step.result import StepResult
     from shared.engine.timing.step_model import StepModel
 
 log = structlog.get_logger(__name__)

@@ -19,10 +19,10 @@ from shared.model.sharding.split import Split
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shared.engine.rank_settings import RankSettings
     from shared.engine.ranks.base import AnswerReceiver, Channels, Group
     from shared.engine.ranks.handshake import OwnNode
     from shared.engine.ranks.processes import LogSettings
+    from shared.engine.settings.ranks import RankSettings
     from shared.ranks.group_file import GroupFile
 
 _LOOK_S = 0.02

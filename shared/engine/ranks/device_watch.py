@@ -12,10 +12,10 @@ from shared.errors import RankError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from shared.engine.step.followers import StepRunner
+    from shared.engine.step.followers.followers import StepRunner
     from shared.engine.step.hidden import HiddenNeeds
-    from shared.engine.step.model_runner import RunningStep, StepResult
     from shared.engine.step.plan import StepPlan
+    from shared.engine.step.result import RunningStep, StepResult
     from shared.ranks.base import DeviceCollective
 
 

@@ -30,11 +30,11 @@ from shared.engine.ranks.orders import (
     decode_order,
     decode_weights,
 )
-from shared.engine.step.followers import NO_FOLLOWERS
+from shared.engine.step.followers.followers import NO_FOLLOWERS
+from shared.engine.step.followers.plan_codec import decode_plan
+from shared.engine.step.followers.staged import send_result
 from shared.engine.step.hidden import HiddenNeeds
 from shared.engine.step.model_parts import build_model_parts
-from shared.engine.step.plan_codec import decode_plan
-from shared.engine.step.staged import send_result
 from shared.engine.step.step_memory import largest_step_bytes
 from shared.errors import ConfigError, ModelLoadError, RankError
 from shared.model.checkpoint.loading.heap import give_back_free
@@ -45,14 +45,14 @@ from shared.version import VERSION
 
 if TYPE_CHECKING:
     from shared.connector.remote.serve import Endpoint
-    from shared.engine.config import EngineConfig
     from shared.engine.ranks.base import AnswerSender, Channels
     from shared.engine.ranks.orders import Order
     from shared.engine.ranks.seat import Seat
+    from shared.engine.settings.engine import EngineConfig
     from shared.engine.step.decode_graphs import GraphRecorder
     from shared.engine.step.model_parts import ModelParts
-    from shared.engine.step.model_runner import RunningStep, StepResult
-    from shared.model.loader import LoadedModel
+    from shared.engine.step.result import RunningStep, StepResult
+    from shared.model.loaded import LoadedModel
     from shared.ranks.base import PlanReceiver, PlanSender
 
 log = structlog.get_logger(__name__)

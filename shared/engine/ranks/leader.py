@@ -27,7 +27,7 @@ from shared.engine.ranks.orders import (
     encode_order,
 )
 from shared.engine.ranks.processes import LogSettings
-from shared.engine.step.staged import FirstStage
+from shared.engine.step.followers.staged import FirstStage
 from shared.errors import ConfigError, InternalError, ModelLoadError, RankError
 from shared.kv.memory import KVMemory
 from shared.model.loader import load_model
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
-    from shared.engine.config import EngineConfig
-    from shared.engine.rank_settings import RankSettings
     from shared.engine.ranks.base import AnswerReceiver, Channels
     from shared.engine.ranks.orders import Done
-    from shared.engine.step.followers import Meet, StepRunner
+    from shared.engine.settings.engine import EngineConfig
+    from shared.engine.settings.ranks import RankSettings
+    from shared.engine.step.followers.followers import Meet, StepRunner
     from shared.kv.layout import KVLayout
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
     from shared.ranks.measure import SumTime
 
 log = structlog.get_logger(__name__)

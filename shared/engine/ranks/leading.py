@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from shared.engine.ranks.orders import KeepHidden, Kind, SetAdapter, encode_weights
-from shared.engine.step.plan_codec import encode_plan
+from shared.engine.step.followers.plan_codec import encode_plan
 from shared.errors import RankError
 
 if TYPE_CHECKING:
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from shared.engine.adapters.base import AdapterModel
     from shared.engine.ranks.orders import Order
-    from shared.engine.step.followers import StepRunner
+    from shared.engine.step.followers.followers import StepRunner
     from shared.engine.step.hidden import HiddenNeeds
-    from shared.engine.step.model_runner import RunningStep, StepResult
     from shared.engine.step.plan import StepPlan
+    from shared.engine.step.result import RunningStep, StepResult
     from shared.model.adapted.base import AdapterWeights
     from shared.ranks.base import Collective, PlanSender
 

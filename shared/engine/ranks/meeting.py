@@ -29,9 +29,9 @@ from shared.errors import ConfigError, RankError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shared.engine.rank_settings import RankSettings
     from shared.engine.ranks.handshake import Hello, OwnNode
     from shared.engine.ranks.socket_channels import GroupSockets
+    from shared.engine.settings.ranks import RankSettings
 
 log = structlog.get_logger(__name__)
 

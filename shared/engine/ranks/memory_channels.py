@@ -13,7 +13,7 @@ from shared.ranks.ring_pipe import PipeEnd, RingPipe, pipe_file
 from shared.ranks.shared_memory import SharedMemoryCollective, collective_file
 
 if TYPE_CHECKING:
-    from shared.engine.rank_settings import RankSettings
+    from shared.engine.settings.ranks import RankSettings
     from shared.ranks.base import Collective, Pipe
     from shared.ranks.group_file import GroupFile
 

@@ -31,8 +31,8 @@ from shared.errors import ConfigError
 if TYPE_CHECKING:
     from types import FrameType
 
-    from shared.engine.rank_settings import RankSettings
     from shared.engine.ranks.handshake import OwnNode, Welcome
+    from shared.engine.settings.ranks import RankSettings
     from shared.errors import RankError
 
 log = structlog.get_logger(__name__)

@@ -10,7 +10,7 @@ import msgspec
 from safetensors.torch import load, save
 
 from kernels.low_rank import LowRankPart
-from shared.engine.config import EngineConfig  # noqa: TC001 read at run time by msgspec
+from shared.engine.settings.engine import EngineConfig  # noqa: TC001 read at run time by msgspec
 
 if TYPE_CHECKING:
     from torch import Tensor

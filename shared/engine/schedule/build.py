@@ -17,9 +17,9 @@ from shared.errors import InternalError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from shared.engine.config import EngineConfig
     from shared.engine.offload.offload import KVOffload
     from shared.engine.schedule.adapter_gate import AdapterGate
+    from shared.engine.settings.engine import EngineConfig
     from shared.engine.timing.step_model import StepModel
     from shared.kv.block_pool import BlockPool
     from shared.kv.prefix_cache import PrefixCache

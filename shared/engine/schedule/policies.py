@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shared.engine.choices import SchedulingPolicy
 from shared.engine.schedule.urgency import by_urgency
 from shared.engine.schedule.waiting_queue import by_priority
+from shared.engine.settings.choices import SchedulingPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable

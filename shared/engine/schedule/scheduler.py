@@ -13,7 +13,6 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from shared.engine.choices import SchedulingPolicy
 from shared.engine.schedule.adapter_lanes import AdapterLanes
 from shared.engine.schedule.flight_gate import FlightGate
 from shared.engine.schedule.lookahead import add_drafts
@@ -24,6 +23,7 @@ from shared.engine.schedule.urgency import by_urgency
 from shared.engine.schedule.waiting_queue import FcfsQueue, RankedQueue
 from shared.engine.sequence.draft import NO_DRAFT
 from shared.engine.sequence.sequence import Status
+from shared.engine.settings.choices import SchedulingPolicy
 from shared.errors import InternalError
 
 if TYPE_CHECKING:

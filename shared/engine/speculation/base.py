@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from shared.engine.config import EngineConfig
     from shared.engine.memory.arena import KVArena
     from shared.engine.sequence.draft import Draft
     from shared.engine.sequence.sequence import Sequence
-    from shared.engine.speculation_config import SpeculationConfig
+    from shared.engine.settings.engine import EngineConfig
+    from shared.engine.settings.speculation import SpeculationConfig
     from shared.engine.step.hidden import HiddenNeeds
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from shared.gguf.folder import model_folder
 from shared.model.checks import check_model
 
 if TYPE_CHECKING:
-    from shared.engine.speculation_config import SpeculationConfig
-    from shared.model.spec import DecoderSpec
+    from shared.engine.settings.speculation import SpeculationConfig
+    from shared.model.spec.decoder import DecoderSpec
 
 
 def check_draft(speculation: SpeculationConfig | None, target: DecoderSpec, *, device: str) -> None:

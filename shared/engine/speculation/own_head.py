@@ -14,8 +14,8 @@ from shared.model.checkpoint.files.checkpoint_files import find_checkpoint_files
 from shared.model.checkpoint.headers.further import find_further
 
 if TYPE_CHECKING:
-    from shared.engine.speculation_config import SpeculationConfig
-    from shared.model.spec import DecoderSpec
+    from shared.engine.settings.speculation import SpeculationConfig
+    from shared.model.spec.decoder import DecoderSpec
 
 
 def check_own_head(

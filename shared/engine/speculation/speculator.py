@@ -14,10 +14,10 @@ from shared.engine.schedule.mask_gate import MAX_WAIT_S
 from shared.engine.sequence.draft import NO_DRAFT
 from shared.engine.sequence.events import NewTokens
 from shared.engine.sequence.sequence import Status
+from shared.engine.settings.speculation import MAX_DRAFT_TOKENS
 from shared.engine.speculation.base import DraftWish, ObservedPart, ObservedStep, StatesReader
 from shared.engine.speculation.pace import FIRST_MEAN, DraftPace
 from shared.engine.speculation.switch import SpeculationSwitch
-from shared.engine.speculation_config import MAX_DRAFT_TOKENS
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from shared.engine.sequence.draft import Draft
     from shared.engine.sequence.events import EngineEvent
     from shared.engine.sequence.sequence import Sequence
+    from shared.engine.settings.speculation import SpeculationConfig
     from shared.engine.speculation.base import Proposer
     from shared.engine.speculation.drafts.blocks import PoolDraftBlocks
-    from shared.engine.speculation_config import SpeculationConfig
     from shared.engine.step.hidden import HiddenNeeds, HiddenPool
-    from shared.engine.step.model_runner import KeptHidden
+    from shared.engine.step.result import KeptHidden
 
 log = structlog.get_logger(__name__)
 

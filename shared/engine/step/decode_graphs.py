@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as Seq
 
     from kernels.kv_write.cache import PagedCache
-    from shared.engine.step.batch import Batch
-    from shared.engine.step.followers import Meet
-    from shared.engine.step.model_runner import CausalModel
+    from shared.engine.step.batch.batch import Batch
+    from shared.engine.step.causal_model import CausalModel
+    from shared.engine.step.followers.followers import Meet
     from shared.engine.step.plan import StepPlan
 
 log = structlog.get_logger(__name__)

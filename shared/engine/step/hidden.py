@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from shared.engine.memory.arena import KVArena
     from shared.engine.prompt_hidden import PlacedHidden
-    from shared.engine.step.batch import Batch
-    from shared.model.loader import LoadedModel
+    from shared.engine.step.batch.batch import Batch
+    from shared.model.loaded import LoadedModel
 
 _DTYPES = ("float32", "bfloat16", "float16")
 

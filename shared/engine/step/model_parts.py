@@ -11,23 +11,23 @@ from shared.engine.memory.arena import KVArena
 from shared.engine.memory.kv_format import choose_format
 from shared.engine.sampler.processors.base import ProcessorContext
 from shared.engine.sampler.processors.load import load_processors
-from shared.engine.step.batch import BatchBuilder
-from shared.engine.step.buffers import BatchLayout, step_buffers
+from shared.engine.step.batch.buffers import BatchLayout, step_buffers
+from shared.engine.step.batch.builder import BatchBuilder
 from shared.engine.step.decode_graphs import CudaRecorder, DecodeGraphs, graph_sizes
 from shared.engine.step.hidden import HiddenKeeper, HiddenPool
 from shared.engine.step.model_runner import ModelRunner
-from shared.engine.step.row_states import RowStates
 from shared.engine.step.state_rollback import StateRollback
-from shared.engine.step.token_choice import chooser_of
+from shared.engine.step.tokens.choice import chooser_of
+from shared.engine.step.tokens.row_states import RowStates
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
-    from shared.engine.config import EngineConfig
     from shared.engine.sampler.processors.attached import ProcessorSet
+    from shared.engine.settings.engine import EngineConfig
     from shared.engine.step.decode_graphs import GraphRecorder
-    from shared.engine.step.followers import Followers, Meet, StepRunner
+    from shared.engine.step.followers.followers import Followers, Meet, StepRunner
     from shared.kv.layout import KVLayout
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 
 @dataclass(frozen=True, slots=True)

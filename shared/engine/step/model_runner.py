@@ -7,9 +7,8 @@ launched after it: tokens that the host has not got yet are fed on the device.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -19,9 +18,10 @@ from shared.engine.sampler.sampler import sample
 from shared.engine.step.decode_graphs import StepOutput
 from shared.engine.step.parts import ModelInParts, StepInParts
 from shared.engine.step.readback import HostReadback, PinnedReadback
+from shared.engine.step.result import KeptHidden, RunningStep, StepResult
 from shared.engine.step.returned_rows import returned_rows
-from shared.engine.step.token_choice import NOTHING, NativeChooser
-from shared.engine.step.verification import Drafted, verify
+from shared.engine.step.tokens.choice import NOTHING, NativeChooser
+from shared.engine.step.tokens.verification import Drafted, verify
 from shared.engine.step.whole_steps import ChoosingModel, WholeSteps
 
 if TYPE_CHECKING:
@@ -29,109 +29,20 @@ if TYPE_CHECKING:
 
     from kernels.kv_write.cache import PagedCache
     from shared.engine.sampler.sampling_state import SamplingState
-    from shared.engine.step.batch import Batch, BatchBuilder
+    from shared.engine.step.batch.batch import Batch
+    from shared.engine.step.batch.builder import BatchBuilder
+    from shared.engine.step.causal_model import CausalModel
     from shared.engine.step.decode_graphs import DecodeGraphs
     from shared.engine.step.hidden import CapturingModel, HiddenKeeper, HiddenNeeds
     from shared.engine.step.plan import PromptScore, StepPlan, WantedRows
     from shared.engine.step.readback import PendingTokens, Readback
-    from shared.engine.step.returned_rows import ReturnedRows
-    from shared.engine.step.row_states import RowState, RowStates
-    from shared.engine.step.state_rollback import KeptStates, StateRollback
-    from shared.engine.step.token_choice import TokenChooser
-    from shared.engine.step.verification import Verified
-    from shared.model.attention.base import AttentionMetadata
-    from shared.model.given_embeds import GivenEmbeds
+    from shared.engine.step.state_rollback import StateRollback
+    from shared.engine.step.tokens.choice import TokenChooser
+    from shared.engine.step.tokens.row_states import RowState, RowStates
     from shared.request.answer import PositionLogprobs
 
 #: Maximum of rows of logits at a time for the prompt's own logprobs.
 _PROMPT_LOGPROB_ROWS = 256
-
-
-class CausalModel(Protocol):
-    """The engine's interface of a model."""
-
-    @property
-    def is_recordable(self) -> bool:
-        """Whether a decode step is the same work for any tokens and lengths: a graph replays it."""
-        ...
-
-    def forward(
-        self,
-        token_ids: torch.Tensor,
-        positions: torch.Tensor,
-        kv_caches: Sequence[PagedCache],
-        metadata: AttentionMetadata,
-        given: GivenEmbeds | None = None,
-    ) -> torch.Tensor:
-        """Return hidden states of the needed tokens; write all tokens' KV into their slots.
-
-        They belong to the caller: no later call changes them. `given`: embeddings of some tokens.
-        """
-        ...
-
-    @property
-    def embeds_width(self) -> int:
-        """Numbers in a row of `GivenEmbeds`."""
-        ...
-
-    @property
-    def why_no_embeds(self) -> str | None:
-        """Why embeddings cannot be given; None: they can. May compute something."""
-        ...
-
-    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return float32 logits [n, vocab] of hidden states [n, hidden].
-
-        They belong to the caller, which may write to them: no later call reads or changes them.
-        """
-        ...
-
-
-@dataclass(slots=True)
-class StepResult:
-    """The result of a step, by index of sequences in its plan.
-
-    Within a prompt nothing is sampled.
-    """
-
-    #: None if no token has a finite logit.
-    token_ids: dict[int, int | None] = field(default_factory=dict)
-    #: For sequences with drafts, instead.
-    verified: dict[int, Verified] = field(default_factory=dict)
-    logprobs: dict[int, PositionLogprobs] = field(default_factory=dict)
-    #: If requested: one row per row of logits, those of drafts included; float32, little-endian.
-    hidden_states: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
-    prompt_logprobs: dict[int, list[PositionLogprobs]] = field(default_factory=dict)
-    #: float32 [n, hidden]: the states that `StepPlan.wanted_rows` asks for; once the step is
-    #: collected, on the host.
-    rows: dict[int, torch.Tensor] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class KeptHidden:
-    """Hidden states of all tokens of a step, [num_tokens, hidden] each; they never change."""
-
-    final: torch.Tensor
-    by_layer: Mapping[int, torch.Tensor]
-    #: By index in the plan: the first row of a sequence.
-    first_rows: list[int]
-
-
-@dataclass(slots=True)
-class RunningStep:
-    """A step that runs, or has run."""
-
-    #: The part of the result that the host has already.
-    result: StepResult
-    #: The tokens that it has not, and the indexes of their sequences in the plan.
-    pending: PendingTokens | None
-    pending_of: list[int]
-    #: The hidden states that its sequences return, complete when `pending` is.
-    returned: ReturnedRows | None = None
-    #: The hidden states of the step that a proposer needs.
-    hidden: KeptHidden | None = None
-    #: The states before the step, if it has drafts.
-    before: KeptStates | None = None
 
 
 class ModelRunner:

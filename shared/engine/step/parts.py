@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from kernels.kv_write.cache import PagedCache
-    from shared.engine.step.model_runner import RunningStep
     from shared.engine.step.plan import StepPlan
+    from shared.engine.step.result import RunningStep
     from shared.model.attention.base import AttentionMetadata
     from shared.model.given_embeds import GivenEmbeds
 

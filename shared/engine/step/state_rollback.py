@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kernels.kv_write.cache import PagedCache
-    from shared.engine.step.batch import Batch, BatchBuilder
-    from shared.engine.step.model_runner import CausalModel
-    from shared.engine.step.verification import Verified
+    from shared.engine.step.batch.batch import Batch
+    from shared.engine.step.batch.builder import BatchBuilder
+    from shared.engine.step.causal_model import CausalModel
+    from shared.engine.step.tokens.verification import Verified
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from shared.engine.memory.kv_format import choose_format
 from shared.engine.sampler.processors.attached import ProcessorSet
 from shared.engine.step.parts import ModelInParts
 from shared.engine.step.plan import RowStart
-from shared.engine.step.row_states import RowState
-from shared.engine.step.token_choice import chooser_of
+from shared.engine.step.tokens.choice import chooser_of
+from shared.engine.step.tokens.row_states import RowState
 from shared.errors import InternalError
 from shared.model.attention.base import AttentionMetadata
 from shared.model.checkpoint.loading.heap import give_back_free
@@ -31,9 +31,9 @@ from shared.request.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shared.engine.config import EngineConfig
+    from shared.engine.settings.engine import EngineConfig
     from shared.kv.layout import KVLayout
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 #: Sampling with filters: that takes the most memory.
 _SAMPLING = SamplingParams(max_tokens=1, temperature=1.0, top_p=0.9, top_k=50, seed=0)

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
     from kernels.kv_write.cache import PagedCache
     from kernels.sampling.native import RowChoices
-    from shared.engine.step.batch import Batch
-    from shared.engine.step.row_states import RowState
-    from shared.engine.step.token_choice import NativeChooser
+    from shared.engine.step.batch.batch import Batch
+    from shared.engine.step.tokens.choice import NativeChooser
+    from shared.engine.step.tokens.row_states import RowState
     from shared.model.attention.base import AttentionMetadata
     from shared.model.given_embeds import GivenEmbeds
 

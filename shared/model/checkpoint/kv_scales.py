@@ -21,7 +21,7 @@ from shared.model.checkpoint.formats.kv_scheme import KVScheme, find_kv_scheme
 from shared.model.checkpoint.formats.registry import find_format
 from shared.model.checkpoint.headers.contents import read_contents
 from shared.model.checkpoint.wrapper import own_name
-from shared.model.mixers import LatentAttentionSpec
+from shared.model.spec.mixers import LatentAttentionSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from shared.model.checkpoint.files.checkpoint_files import CheckpointFiles
     from shared.model.checkpoint.files.tensor_files import TensorHeader
     from shared.model.checkpoint.headers.contents import Contents
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 log = structlog.get_logger(__name__)
 

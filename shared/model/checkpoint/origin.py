@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from shared.model.causal_lm import CausalLM
     from shared.model.checkpoint.files.checkpoint_files import CheckpointFiles
     from shared.model.checkpoint.kv_scales import StoredKVScales
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 #: Standard deviation of dummy weights, as transformers initialises.
 _DUMMY_STD = 0.02

@@ -14,7 +14,7 @@ from shared.model.families.registry import ARCHITECTURES, FAMILIES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
     from shared.model.weight_map import WeightMap
 
 #: In an unwrapped config: the architecture around the decoder.

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.model.attention.base import AttentionMetadata
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 
 class Target(Protocol):

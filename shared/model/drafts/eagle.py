@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
     from shared.model.drafts.base import Target
     from shared.model.drafts.stored import StoredHead
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 #: HASS (Zhang et al. 2024) and checkpoints like it normalise both inputs.
 _INPUT_NORMS = ("embedding_layernorm.weight", "hidden_states_layernorm.weight")

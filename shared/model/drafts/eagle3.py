@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
     from shared.model.drafts.base import Target
     from shared.model.drafts.stored import StoredHead
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 _EMBEDDING = "embed_tokens.weight"
 _NUM_COMBINED = 3

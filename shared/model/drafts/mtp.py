@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
     from shared.model.drafts.base import Target
     from shared.model.linear.base import LinearMethod
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 
 def load_mtp(

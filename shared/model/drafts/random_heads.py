@@ -15,9 +15,10 @@ from shared.model.checkpoint.files.checkpoint_files import SINGLE_NAME, find_che
 from shared.model.checkpoint.files.tensor_files import stored_tensors
 from shared.model.families.naming import Naming
 from shared.model.families.registry import stored_names
-from shared.model.feed_forwards import FeedForwardSpec
-from shared.model.mixers import AttentionSpec, LatentAttentionSpec
-from shared.model.spec import LayerSpec, NormPlace
+from shared.model.spec.decoder import LayerSpec
+from shared.model.spec.feed_forwards import FeedForwardSpec
+from shared.model.spec.mixers import AttentionSpec, LatentAttentionSpec
+from shared.model.spec.norms import NormPlace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 #: By method: the architecture in its config.
 METHODS = {

@@ -23,8 +23,8 @@ from shared.model.checkpoint.loading.weights import copy_stored, tensor_of
 from shared.model.families.dense.llama import LLAMA
 from shared.model.families.naming import Naming
 from shared.model.families.registry import ARCHITECTURES
-from shared.model.feed_forwards import FeedForwardSpec
-from shared.model.mixers import QkNorm
+from shared.model.spec.feed_forwards import FeedForwardSpec
+from shared.model.spec.mixers import QkNorm
 from shared.model.weight_map import Kind
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from shared.model.spec import DecoderSpec, LayerSpec
+    from shared.model.spec.decoder import DecoderSpec, LayerSpec
     from shared.model.weight_map import WeightMap
 
 

@@ -15,8 +15,8 @@ from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.config import parse_spec
 from shared.model.encoders.operations import TORCH
 from shared.model.encoders.whole_attention import whole_attention
-from shared.model.feed_forwards import ExpertsSpec
-from shared.model.mixers import AttentionSpec
+from shared.model.spec.feed_forwards import ExpertsSpec
+from shared.model.spec.mixers import AttentionSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from shared.model.encoders.base import TextBatch
     from shared.model.encoders.operations import Operations
     from shared.model.encoders.whole_attention import Attend
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 #: Keys of configs that say that tokens see those behind them.
 _GEMMA, _CAUSAL = "use_bidirectional_attention", "is_causal"

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from shared.errors import ModelLoadError
 from shared.model.encoders.spec import EncoderLayerSpec, EncoderSpec
 from shared.model.families.sizes import FULL, SLIDING, check_size, read_activation
-from shared.model.feed_forwards import FeedForwardSpec
 from shared.model.rope import RopeDefaults, read_rope
-from shared.model.spec import LearnedPositions, NormKind, NormSpec
+from shared.model.spec.decoder import LearnedPositions
+from shared.model.spec.feed_forwards import FeedForwardSpec
+from shared.model.spec.norms import NormKind, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.model.encoders.whole_attention import Attend
-    from shared.model.feed_forwards import Activation
     from shared.model.linear.base import LinearMethod
+    from shared.model.spec.feed_forwards import Activation
 
 
 class Gate(Protocol):

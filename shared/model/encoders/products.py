@@ -11,16 +11,16 @@ from kernels.native import kinds
 from kernels.native.kinds import Kind
 from kernels.native.structures import Gates, Texts
 from shared.model.linear.base import MadeOfDense
-from shared.model.native.matrices import STORED
+from shared.model.native.packing.matrices import STORED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from shared.model.feed_forwards import Activation
     from shared.model.linear.fused import FusedLinear
     from shared.model.native.threads import LibraryThreads
+    from shared.model.spec.feed_forwards import Activation
 
 #: By dtype of a weight: how it is kept.
 KINDS = {torch.float32: Kind.FLOAT_PARTS, torch.bfloat16: Kind.BFLOAT16}

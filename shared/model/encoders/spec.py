@@ -10,9 +10,10 @@ from shared.model.weight_map import Kind, Stored, WeightMap, WeightPart
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from shared.model.feed_forwards import FeedForwardSpec
     from shared.model.rope import RopeConfig
-    from shared.model.spec import LearnedPositions, NormSpec
+    from shared.model.spec.decoder import LearnedPositions
+    from shared.model.spec.feed_forwards import FeedForwardSpec
+    from shared.model.spec.norms import NormSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from shared.model.weight_map import LAYERS, NORM, Stored, WeightPart
 
 if TYPE_CHECKING:
     from shared.model.families.naming import Naming
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
     from shared.model.weight_map import WeightMap
 
 EMBEDDING_NORM = WeightPart("embedding_norm")

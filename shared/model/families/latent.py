@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from shared.errors import ModelLoadError
 from shared.model.families.parts import Linear
 from shared.model.families.sizes import Sizes, read_sizes
-from shared.model.mixers import LatentAttentionSpec
 from shared.model.rope import RopeDefaults, head_order, score_factor
-from shared.model.spec import NormSpec
+from shared.model.spec.mixers import LatentAttentionSpec
+from shared.model.spec.norms import NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from shared.model.families.latent import latent_linears, latent_norms
 from shared.model.families.parts import Linear, recurrent_linears, recurrent_values
-from shared.model.feed_forwards import ExpertsSpec
-from shared.model.mixers import AttentionSpec, LatentAttentionSpec, QkNorm
 from shared.model.rope import head_order
-from shared.model.spec import PLACES
+from shared.model.spec.feed_forwards import ExpertsSpec
+from shared.model.spec.mixers import AttentionSpec, LatentAttentionSpec, QkNorm
+from shared.model.spec.norms import PLACES
 from shared.model.weight_map import (
     EMBEDDING,
     HEAD,
@@ -27,9 +27,10 @@ from shared.model.weight_map import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from shared.model.feed_forwards import FeedForwardSpec, RouterSpec
-    from shared.model.mixers import Mixer
-    from shared.model.spec import DecoderSpec, LayerInputsSpec, LayerSpec, NormSpec
+    from shared.model.spec.decoder import DecoderSpec, LayerInputsSpec, LayerSpec
+    from shared.model.spec.feed_forwards import FeedForwardSpec, RouterSpec
+    from shared.model.spec.mixers import Mixer
+    from shared.model.spec.norms import NormSpec
     from shared.model.weight_map import WeightMap
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shared.model.mixers import DeltaSpec, GatedNorm, MambaSpec, ShortConvSpec
+from shared.model.spec.mixers import DeltaSpec, GatedNorm, MambaSpec, ShortConvSpec
 from shared.model.weight_map import Kind, Stored, WeightPart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from shared.model.mixers import RecurrentSpec
+    from shared.model.spec.mixers import RecurrentSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ from shared.model.families.recurrent.mamba_hybrid import BAMBA, GRANITE_HYBRID
 from shared.model.families.recurrent.qwen_delta import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 
 if TYPE_CHECKING:
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
     from shared.model.weight_map import WeightMap
 
 _ALL = (

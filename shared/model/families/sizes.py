@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shared.errors import InternalError, ModelLoadError
-from shared.model.feed_forwards import Activation, ExpertsSpec, FeedForwardSpec
-from shared.model.mixers import AttentionSpec, Mixer, RecurrentSpec
 from shared.model.rope import RopeDefaults, read_rope
-from shared.model.spec import DecoderSpec, LayerSpec, NormPlace, NormSpec
+from shared.model.spec.decoder import DecoderSpec, LayerSpec
+from shared.model.spec.feed_forwards import Activation, ExpertsSpec, FeedForwardSpec
+from shared.model.spec.mixers import AttentionSpec, Mixer, RecurrentSpec
+from shared.model.spec.norms import NormPlace, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

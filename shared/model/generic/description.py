@@ -11,9 +11,10 @@ from shared.gguf.source import refusal_of
 from shared.model.checkpoint.config import read_config
 from shared.model.checkpoint.formats.registry import find_format, with_own_file
 from shared.model.families.sizes import check_size
-from shared.model.feed_forwards import FeedForwardSpec
-from shared.model.mixers import AttentionSpec
-from shared.model.spec import DecoderSpec, LayerSpec, NormSpec
+from shared.model.spec.decoder import DecoderSpec, LayerSpec
+from shared.model.spec.feed_forwards import FeedForwardSpec
+from shared.model.spec.mixers import AttentionSpec
+from shared.model.spec.norms import NormSpec
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from shared.model.checkpoint.files.checkpoint_files import CheckpointFiles
     from shared.model.checkpoint.kv_scales import StoredKVScales
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 #: By the name of a projection: whose scale is that of what it returns.
 _OUTPUTS = {"k_proj": (0,), "v_proj": (1,)}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
     from shared.model.generic.attention import Call
     from shared.model.given_embeds import GivenEmbeds
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 #: Tokens whose embeddings are given to learn whether that works.
 _NUM_PROBED = 3

@@ -9,14 +9,14 @@ import torch
 
 from shared.errors import ModelLoadError
 from shared.model.generic.attention import running
-from shared.model.mixers import AttentionSpec
+from shared.model.spec.mixers import AttentionSpec
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from transformers import PreTrainedModel
 
     from shared.model.generic.attention import Call
-    from shared.model.spec import DecoderSpec, LayerSpec
+    from shared.model.spec.decoder import DecoderSpec, LayerSpec
 
 _NUM_TOKENS = 2
 

@@ -14,7 +14,7 @@ from kernels.rope_kv_write.norms import HeadNorms
 from shared.model.layers import Norm, RMSNorm, make_norm, make_qk_norm
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
-from shared.model.mixers import QkNorm
+from shared.model.spec.mixers import QkNorm
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from kernels.kv_write.cache import PagedCache
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
     from shared.model.linear.base import LinearMethod
-    from shared.model.mixers import TemperatureSpec
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
+    from shared.model.spec.mixers import TemperatureSpec
 
 
 class Attention(nn.Module):

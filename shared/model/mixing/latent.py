@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from kernels.kv_write.cache import PagedCache
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
     from shared.model.linear.base import LinearMethod
-    from shared.model.mixers import LatentAttentionSpec
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
+    from shared.model.spec.mixers import LatentAttentionSpec
 
 
 class LatentAttention(nn.Module):

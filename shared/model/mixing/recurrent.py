@@ -18,7 +18,7 @@ from kernels.recurrence.delta import DeltaShape, gated_delta
 from kernels.recurrence.mamba import MambaShape, mamba_scan
 from kernels.recurrence.states import StateBatch
 from shared.model.linear.fused import FusedLinear
-from shared.model.mixers import DeltaSpec, GatedNorm, MambaSpec, ShortConvSpec
+from shared.model.spec.mixers import DeltaSpec, GatedNorm, MambaSpec, ShortConvSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from shared.model.attention.base import AttentionMetadata
     from shared.model.linear.base import LinearMethod
-    from shared.model.mixers import RecurrentSpec
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
+    from shared.model.spec.mixers import RecurrentSpec
 
 
 class Values(nn.Module):

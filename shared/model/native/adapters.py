@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kernels.native.structures import AdaptedMatrix, AdapterRows, DeltaPart
 from shared.model.adapted.paths import takes_adapter
 from shared.model.linear.fused import FusedLinear
-from shared.model.native.matrices import PackedWeight
+from shared.model.native.packing.matrices import PackedWeight
 
 if TYPE_CHECKING:
     import ctypes

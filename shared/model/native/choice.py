@@ -16,7 +16,7 @@ from shared.ranks.base import NativeCollective
 
 if TYPE_CHECKING:
     from shared.model.sharding.split import Split
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
     from shared.ranks.base import Collective
 
 log = structlog.get_logger(__name__)

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import copy
 import weakref
-from ctypes import byref, c_size_t, c_void_p
+from ctypes import byref
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from kernels.native.kinds import Kind, Outcome
-from kernels.native.structures import Batch, Operation, Shape, Step, Weights
+from kernels.native.structures import Operation, Shape, Step, Weights
 from shared.errors import InternalError
 from shared.model.native.adapters import PackedAdapter, adapter_rows, linears_taking_adapters
 from shared.model.native.call import DecoderCall, PreparedStep
-from shared.model.native.kv_memory import kv_memory
 from shared.model.native.owned_rows import OwnedRows
 from shared.model.native.program import build_program
-from shared.model.spec import NormKind
+from shared.model.native.records.batch import batch_record, place_states, pointer
+from shared.model.native.records.kv_memory import kv_memory
+from shared.model.spec.norms import NormKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from shared.model.attention.base import AttentionMetadata
     from shared.model.causal_lm import CausalLM
     from shared.model.given_embeds import GivenEmbeds
-    from shared.model.native.packing import Packing
+    from shared.model.native.packing.packing import Packing
 
 #: Formats of the weights, by name.
 WEIGHT_KINDS = {"float32": Kind.FLOAT32, "bfloat16": Kind.BFLOAT16, "int8": Kind.INT8}
@@ -80,7 +81,6 @@ class NativeCausalLM:
         )
         #: Those with states are the others.
         self._num_groups = spec.num_token_groups
-        self._pointers = c_void_p * self._num_groups
         self._captured_layers = torch.empty(0, dtype=torch.int32)
         self._captures_behind = False
         self._begin(spec.computed)
@@ -278,7 +278,7 @@ class NativeCausalLM:
         given: GivenEmbeds | None,
     ) -> tuple[Step, object]:
         """Return a step without results, in the library's format, and what it points to."""
-        batch = self._batch(token_ids, positions, metadata)
+        batch = batch_record(token_ids, positions, metadata, self._num_groups)
         #: Beside what the caller keeps.
         own: tuple[Tensor, ...] = ()
         if given is not None and self.spec.begins:
@@ -289,7 +289,7 @@ class NativeCausalLM:
             batch.adapter_rows, batch.num_adapter_rows = records, len(records)
         if self.spec.has_states:
             assert metadata.states is not None  # the batch of a model with states
-            _place_states(batch, kv_caches[self._num_groups :], metadata.states)
+            place_states(batch, kv_caches[self._num_groups :], metadata.states)
         step = Step(
             batch=batch,
             kv=kv_memory(kv_caches[: self._num_groups], self.dtype),
@@ -357,35 +357,6 @@ class NativeCausalLM:
         self._captured = dict(zip(layers, rows.split(num_tokens), strict=True))
         return rows
 
-    def _batch(
-        self,
-        token_ids: Tensor,
-        positions: Tensor,
-        metadata: AttentionMetadata,
-    ) -> Batch:
-        """Return the batch in the library's format.
-
-        It owns nothing: the tensors must outlive the call.
-        """
-        num_seqs, max_blocks = metadata.block_tables.shape
-        wanted = metadata.wanted
-        groups = [metadata.of_group(number) for number in range(self._num_groups)]
-        tables = [_pointer(group.block_tables, torch.int32) for group in groups]
-        slots = [_pointer(group.slot_mapping, torch.int64) for group in groups]
-        return Batch(
-            num_tokens=len(token_ids),
-            num_seqs=num_seqs,
-            token_ids=_pointer(token_ids, torch.int64),
-            positions=_pointer(positions, torch.int64),
-            query_start_loc=_pointer(metadata.query_start_loc, torch.int32),
-            seq_lens=_pointer(metadata.seq_lens, torch.int32),
-            block_tables=self._pointers(*tables),
-            max_blocks=max_blocks,
-            slots=self._pointers(*slots),
-            wanted=None if wanted is None else _pointer(wanted, torch.int64),
-            num_wanted=-1 if wanted is None else len(wanted),
-        )
-
     @property
     def hidden_dtype(self) -> torch.dtype:
         """Dtype of hidden states in `forward` and `compute_logits`."""
@@ -394,7 +365,7 @@ class NativeCausalLM:
     def embed(self, token_ids: Tensor) -> Tensor:
         """Return the embeddings, float32 [n, hidden], of int64 [n]."""
         out = torch.empty(len(token_ids), self.spec.hidden_size, dtype=torch.float32)
-        tokens, count = _pointer(token_ids, torch.int64), len(token_ids)
+        tokens, count = pointer(token_ids, torch.int64), len(token_ids)
         outcome = self._library.baton_decoder_embeddings(
             self._idle()._decoder, tokens, count, self._group, out.data_ptr()
         )
@@ -423,7 +394,7 @@ class NativeCausalLM:
         rows, model = len(hidden), self._idle()
         logits = model._logits.take(rows)
         outcome = self._library.baton_decoder_logits(
-            model._decoder, _pointer(hidden, torch.float32), rows, self._group, logits.data_ptr()
+            model._decoder, pointer(hidden, torch.float32), rows, self._group, logits.data_ptr()
         )
         self._check(outcome, f"the logits of {rows} tokens")
         return logits
@@ -432,20 +403,3 @@ class NativeCausalLM:
         # The weights are freed after it: nothing uses them any more.
         if getattr(self, "_decoder", None):
             self._library.baton_decoder_delete(self._decoder)
-
-
-def _place_states(batch: Batch, groups: Sequence[PagedCache], blocks: Tensor) -> None:
-    """Add the groups with states, and their blocks of each sequence, to a batch."""
-    states = [group for group in groups if isinstance(group, torch.Tensor)]
-    for group in states:
-        if group.dtype != torch.float32 or not group[0].is_contiguous():
-            raise InternalError(f"states of {group.dtype} {group.stride()}")
-    batch.states = (c_void_p * len(states))(*(group.data_ptr() for group in states))
-    batch.state_strides = (c_size_t * len(states))(*(group.stride(0) for group in states))
-    batch.state_blocks = _pointer(blocks, torch.int32)
-
-
-def _pointer(tensor: Tensor, dtype: torch.dtype) -> int:
-    if tensor.dtype != dtype or not tensor.is_contiguous():
-        raise InternalError(f"expected contiguous {dtype}, got {tensor.dtype} {tensor.stride()}")
-    return tensor.data_ptr()

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from kernels.native.kinds import Activation, HeadNorm, Op
 from kernels.native.structures import Heads, Operation
-from shared.model.feed_forwards import ExpertsSpec
-from shared.model.native.packed import (
+from shared.model.native.packing.packed import (
     PackedApart,
     PackedAttention,
     PackedExperts,
@@ -19,14 +18,15 @@ from shared.model.native.packed import (
     PackedNorm,
     PackedRecurrent,
 )
-from shared.model.spec import NormPlace
+from shared.model.spec.feed_forwards import ExpertsSpec
+from shared.model.spec.norms import NormPlace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from shared.model.feed_forwards import FeedForwardSpec
-    from shared.model.mixers import AttentionSpec, LatentAttentionSpec
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
+    from shared.model.spec.feed_forwards import FeedForwardSpec
+    from shared.model.spec.mixers import AttentionSpec, LatentAttentionSpec
 
 _PARALLEL = (NormPlace.PARALLEL, NormPlace.PARALLEL_TWO)
 

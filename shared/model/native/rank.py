@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shared.model.attention.base import AttentionMetadata
     from shared.model.given_embeds import GivenEmbeds
     from shared.model.native.adapters import PackedAdapter
-    from shared.model.native.packing import Packing
+    from shared.model.native.packing.packing import Packing
     from shared.model.sharding.model import ShardedCausalLM
     from shared.model.sharding.stage import StageCausalLM
 

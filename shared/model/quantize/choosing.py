@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shared.model.linear.base import Product
     from shared.model.quantize.output import Choices
     from shared.model.quantize.scheme import Scheme
-    from shared.model.spec import DecoderSpec, LayerSpec
+    from shared.model.spec.decoder import DecoderSpec, LayerSpec
     from shared.model.weight_map import Stored, WeightMap
 
 _WEIGHT = ".weight"

@@ -26,10 +26,10 @@ from shared.model.decoder_layer import DecoderLayer
 from shared.model.linear.base import DENSE, MadeOfDense
 from shared.model.linear.fused import FusedLinear
 from shared.model.linear.stored import AsStored
-from shared.model.mixers import AttentionSpec
 from shared.model.quantize.gptq import Hessian
 from shared.model.rope_table import rotation_tables
-from shared.model.spec import NormPlace
+from shared.model.spec.mixers import AttentionSpec
+from shared.model.spec.norms import NormPlace
 from shared.model.weight_map import EMBEDDING, HEAD, HEAD_BIAS, LAYERS, NORM, NORM_BIAS, name_of
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.model.linear.base import LinearMethod, Product
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
     from shared.model.weight_map import WeightPart
 
 #: Hessians that are summed up in one pass over the sequences.

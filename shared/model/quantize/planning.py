@@ -17,9 +17,9 @@ from shared.model.checkpoint.headers.contents import Contents, read_contents
 from shared.model.checkpoint.matrices.layout import FLOATS
 from shared.model.checkpoint.wrapper import unwrap
 from shared.model.checks import check_model, uses_transformers
-from shared.model.mixers import AttentionSpec
 from shared.model.quantize.choosing import choose_pieces, module_of
 from shared.model.quantize.plan import Unit, make_units
+from shared.model.spec.mixers import AttentionSpec
 from shared.model.weight_map import HEAD, LAYERS, Kind, name_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from shared.model.checkpoint.matrices.layout import Layout
     from shared.model.quantize.output import Choices, OutputFormat
     from shared.model.quantize.plan import Matrix, Source
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 _GGUF = ".gguf"
 #: Headers of tensors that are not written yet.

@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shared.errors import ConfigError
-from shared.model.feed_forwards import ExpertsSpec
 from shared.model.sharding.cut import ModuleCut, inputs, outputs
 from shared.model.sharding.split import share
+from shared.model.spec.feed_forwards import ExpertsSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shared.model.feed_forwards import FeedForwardSpec
     from shared.model.sharding.split import Split
+    from shared.model.spec.feed_forwards import FeedForwardSpec
 
 #: In the names of modules: the number of any expert.
 ANY_EXPERT = "{}"

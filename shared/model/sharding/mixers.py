@@ -6,7 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shared.errors import ConfigError
-from shared.model.mixers import (
+from shared.model.sharding.cut import ModuleCut, inputs, outputs, scaled
+from shared.model.sharding.split import kept_heads, query_heads, share
+from shared.model.spec.mixers import (
     AttentionSpec,
     DeltaSpec,
     LatentAttentionSpec,
@@ -14,15 +16,13 @@ from shared.model.mixers import (
     QkNorm,
     ShortConvSpec,
 )
-from shared.model.sharding.cut import ModuleCut, inputs, outputs, scaled
-from shared.model.sharding.split import kept_heads, query_heads, share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import TypeAlias
 
-    from shared.model.mixers import Mixer
     from shared.model.sharding.split import Split
+    from shared.model.spec.mixers import Mixer
 
     Cuts: TypeAlias = Mapping[str, ModuleCut]
 

@@ -17,11 +17,11 @@ from shared.model.causal_lm import CausalLM
 from shared.model.experts import Experts
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
-from shared.model.mixers import AttentionSpec, MambaSpec, QkNorm
 from shared.model.mixing.recurrent import Mamba
 from shared.model.sharding.adapters import cut_adapter
 from shared.model.sharding.norms import SharedGroups, WholeNorm
 from shared.model.sharding.split import is_counted, kept_heads
+from shared.model.spec.mixers import AttentionSpec, MambaSpec, QkNorm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from shared.model.decoder_layer import DecoderLayer
     from shared.model.linear.base import LinearMethod
     from shared.model.sharding.shards import Shards
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
     from shared.ranks.base import Collective
 
 

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from shared.model.layers import Norm
-from shared.model.spec import NormKind
+from shared.model.spec.norms import NormKind
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from shared.model.spec import NormSpec
+    from shared.model.spec.norms import NormSpec
     from shared.ranks.base import Collective
 
 

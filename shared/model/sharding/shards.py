@@ -8,20 +8,20 @@ from math import lcm
 from typing import TYPE_CHECKING
 
 from shared.errors import ConfigError
-from shared.model.mixers import AttentionSpec, QkNorm
 from shared.model.sharding.cut import ELSEWHERE, WHOLE, Cut, ModuleCut
 from shared.model.sharding.feed_forwards import ANY_EXPERT, shard_feed_forward
 from shared.model.sharding.mixers import shard_mixer
 from shared.model.sharding.split import kept_heads, vocabulary
 from shared.model.sharding.stages import stage_layers
-from shared.model.spec import NormKind
+from shared.model.spec.mixers import AttentionSpec, QkNorm
+from shared.model.spec.norms import NormKind
 from shared.model.weight_map import NORM, Kind, WeightPart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shared.model.sharding.split import Split
-    from shared.model.spec import DecoderSpec, LayerSpec
+    from shared.model.spec.decoder import DecoderSpec, LayerSpec
 
 _MIXER, _FEED_FORWARD, _EXPERTS = "attention.", "mlp.", "mlp.experts."
 #: The largest size that a refusal names.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shared.model.given_embeds import GivenEmbeds
     from shared.model.linear.base import LinearMethod
     from shared.model.sharding.shards import Shards
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
     from shared.ranks.base import Collective, Pipe
 
 

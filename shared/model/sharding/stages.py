@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from shared.errors import ConfigError
 from shared.kv.split import divided
-from shared.model.mixers import AttentionSpec
-from shared.model.spec import NormPlace
+from shared.model.spec.mixers import AttentionSpec
+from shared.model.spec.norms import NormPlace
 
 if TYPE_CHECKING:
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 #: The largest number of stages that a refusal names.
 _MOST_STAGES = 16

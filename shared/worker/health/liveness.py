@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from shared.engine.engine_thread import EngineThread
-    from shared.engine.progress import EngineProgress
+    from shared.engine.thread.engine_thread import EngineThread
+    from shared.engine.thread.progress import EngineProgress
     from shared.worker.health.gate import RequestGate
 
 log = structlog.get_logger(__name__)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from shared.engine.engine import Engine
-    from shared.engine.engine_thread import EngineThread
+    from shared.engine.thread.engine_thread import EngineThread
 
 _BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 

@@ -13,7 +13,7 @@ from shared.errors import WorkerLostError
 from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from shared.engine.engine_thread import EngineThread
+    from shared.engine.thread.engine_thread import EngineThread
 
 #: Shorter than any block size in use, so that nothing of it is cached.
 PROMPT = (1, 2, 3)

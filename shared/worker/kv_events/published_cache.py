@@ -12,7 +12,7 @@ from shared.worker.kv_events.events import AllBlocksCleared
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from shared.engine.engine_thread import EngineThread
+    from shared.engine.thread.engine_thread import EngineThread
     from shared.kv.content_log import ContentLog
     from shared.kv.layout import KVLayout
     from shared.worker.kv_events.publisher import KvEventPublisher

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from shared.engine.speculation.own_head import check_own_head
-from shared.engine.step.followers import NO_FOLLOWERS
+from shared.engine.step.followers.followers import NO_FOLLOWERS
 from shared.errors import InvalidRequestError, ModelLoadError, UnavailableError
 from shared.worker.lifecycle.pause import Pause
 from shared.worker.lifecycle.stage import PauseMode, SleepLevel, Stage
@@ -24,9 +24,9 @@ from shared.worker.lifecycle.weights import first_source, load_weights
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from shared.engine.engine_thread import EngineThread
     from shared.engine.ranks.leader import RankLeader
-    from shared.engine.step.followers import Followers
+    from shared.engine.step.followers.followers import Followers
+    from shared.engine.thread.engine_thread import EngineThread
     from shared.identity import WorkerId
     from shared.worker.config import WorkerConfig
     from shared.worker.health.gate import RequestGate

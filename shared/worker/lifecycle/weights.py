@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.engine.ranks.leader import RankLeader
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
     from shared.worker.config import WorkerConfig
 
 #: Version of weights that were never updated, as in vLLM.

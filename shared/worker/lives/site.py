@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from shared.directory.base import WorkerRecord
-    from shared.engine.step.followers import Followers
+    from shared.engine.step.followers.followers import Followers
     from shared.model.native.core_lease import CoreLease
     from shared.rpc.auth import ClusterToken
     from shared.rpc.server import RpcServer

@@ -14,7 +14,7 @@ from shared.worker.peers.ranks import group_of
 from shared.worker.peers.wire import hashes_from_wire
 
 if TYPE_CHECKING:
-    from shared.engine.engine_thread import EngineThread
+    from shared.engine.thread.engine_thread import EngineThread
     from shared.worker.peers.endpoints import Endpoints
     from shared.worker.peers.outgoing import Recipients
 

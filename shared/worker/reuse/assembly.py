@@ -14,7 +14,7 @@ from shared.worker.reuse.prefix_reuse import PrefixReuse
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from shared.engine.engine_thread import EngineThread
+    from shared.engine.thread.engine_thread import EngineThread
     from shared.identity import WorkerId
     from shared.kv.layout import KVLayout
     from shared.rpc.channel import ChannelPool

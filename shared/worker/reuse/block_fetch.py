@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shared.connector.group.base import Arrived
-    from shared.engine.engine_thread import EngineThread
+    from shared.engine.thread.engine_thread import EngineThread
     from shared.kv.layout import KVLayout
     from shared.rpc.channel import ChannelPool
     from shared.worker.peers.peers import Peer

@@ -19,9 +19,9 @@ from shared.worker.reuse_settings import ReusePolicy
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from shared.engine.engine_thread import EngineThread
-    from shared.engine.request_stream import RequestStream
     from shared.engine.sequence.request import EngineRequest
+    from shared.engine.thread.engine_thread import EngineThread
+    from shared.engine.thread.request_stream import RequestStream
     from shared.identity import WorkerId
     from shared.worker.reuse.attempt import PeerAttempts
     from shared.worker.reuse.cost_model import CostModel

@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.processes import ROOT, Cluster
 from tests.e2e.session_clusters import stop_behind
-from tests.fakes.ports import free_port
+from tests.fakes.servers.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping

@@ -12,8 +12,8 @@ import pytest
 from cli.certs import make_certificates
 from shared.rpc.tls.identity import PeerRole
 from tests.e2e.examples.running import run_python, run_shell
-from tests.fakes.documents import Block, blocks
-from tests.fakes.scripted_router import MODEL, ScriptedRouter, serve
+from tests.fakes.pages.documents import Block, blocks
+from tests.fakes.scripted.router import MODEL, ScriptedRouter, serve
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

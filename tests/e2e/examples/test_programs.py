@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e.examples.running import run_command, run_python
-from tests.fakes.documents import ROOT, replaced
-from tests.fakes.litellm_python import litellm_python
+from tests.fakes.clients.litellm_python import litellm_python
+from tests.fakes.pages.documents import ROOT, replaced
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

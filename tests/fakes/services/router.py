@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from baton.v1 import common_pb2, directory_pb2, directory_pb2_grpc, router_pb2_grpc
-from tests.fakes.scripted_router import WORDS, ScriptedRouter
+from tests.fakes.scripted.router import WORDS, ScriptedRouter
 
 USAGE = {
     "prompt_tokens": 9,

@@ -9,9 +9,9 @@ import torch
 import transformers
 
 from shared.model.loader import load_model
-from tests.fakes.paged_driver import PagedDriver
+from tests.fakes.model.paged_driver import PagedDriver
+from tests.fakes.model.transformers_models import logits_after, random_prompt
 from tests.fakes.stored.rounded import Rounded
-from tests.fakes.transformers_models import logits_after, random_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import safe_open
 
-from tests.fakes.family_cases import CASES
+from tests.fakes.families.cases import CASES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save_file
 
 from shared.model.checkpoint.files.checkpoint_files import BIN_NAME, SINGLE_NAME
 from shared.model.random_tokenizer import write_tokenizer
+from tests.fakes.model.transformers_models import random_model, save
 from tests.fakes.stored.integers import Awq
 from tests.fakes.stored.quark import QuarkFloat8, QuarkInt8Inputs, QuarkMx
-from tests.fakes.transformers_models import random_model, save
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,7 +10,7 @@ from gguf import GGMLQuantizationType as Type
 from safetensors.torch import load_file
 
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from tests.fakes.gguf_model import export, split
+from tests.fakes.checkpoints.gguf import export, split
 from tests.fakes.stored.base import quantise_checkpoint
 from tests.fakes.stored.bits_and_bytes import Eights, Fours
 from tests.fakes.stored.floats import Fbgemm, Fp8

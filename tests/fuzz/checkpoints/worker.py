@@ -22,7 +22,7 @@ from shared.errors import ConfigError, ModelLoadError
 from shared.gguf import folder as gguf_folder
 from shared.model.checkpoint.loading.heap import give_back_free
 from shared.model.loader import load_model
-from tests.fakes.paged_driver import PagedDriver
+from tests.fakes.model.paged_driver import PagedDriver
 
 #: CPU that a load may take, and what it may reserve without touching it.
 CASE_CPU_S = 5.0

@@ -9,7 +9,7 @@ from benchmarks.load.asking.client import CompletionClient
 from benchmarks.load.asking.server import open_http
 from benchmarks.load.settings import ServerSettings
 from benchmarks.load.workload.datasets import Sample
-from tests.fakes.openai_server import Fault, Script, openai_server
+from tests.fakes.servers.openai_server import Fault, Script, openai_server
 
 if TYPE_CHECKING:
     from benchmarks.load.outcome import Outcome

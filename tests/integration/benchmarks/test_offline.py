@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from benchmarks import latency, throughput
 from cli.places import python_environ
-from tests.fakes.ports import free_port
+from tests.fakes.servers.ports import free_port
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,7 +76,7 @@ def test_a_sweep_puts_every_load_on_every_server_once(tmp_path: Path) -> None:
     )
     command = [
         sys.executable, "-m", "benchmarks.sweep", "serve", "--base-url", url,
-        "--serve-cmd", f"{sys.executable} -m tests.fakes.openai_server --port {port}",
+        "--serve-cmd", f"{sys.executable} -m tests.fakes.servers.openai_server --port {port}",
         "--bench-cmd", bench, "--num-runs", "1", "-o", str(tmp_path), "-e", "first",
         "--serve-params", str(tmp_path / "serve.json"),
         "--bench-params", str(tmp_path / "bench.json"),

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from benchmarks.serve import app
-from tests.fakes.openai_server import MODEL, Fault, Script, openai_server
+from tests.fakes.servers.openai_server import MODEL, Fault, Script, openai_server
 
 ROOT = Path(__file__).parents[3]
 SMALL = ("--vocab-size", "100", "--random-input-len", "12", "--random-output-len", "5")

@@ -13,8 +13,8 @@ import pytest
 
 from cli.places import ROOT, python_command, python_environ
 from cli.start.ports import free_port
-from tests.fakes.background import under_a_parent_that_ignores
-from tests.fakes.warm_process import WarmProcess
+from tests.fakes.processes.background import under_a_parent_that_ignores
+from tests.fakes.processes.warm_process import WarmProcess
 
 if TYPE_CHECKING:
     import signal
@@ -92,7 +92,7 @@ class Command:
 def _start(
     arguments: list[str], ignoring: str | None, log: IO[bytes]
 ) -> WarmProcess | subprocess.Popen[bytes]:
-    module = "tests.fakes.cluster_command"
+    module = "tests.fakes.processes.cluster_command"
     environ = {**python_environ(), "COLUMNS": "200"}
     if ignoring is None:
         return WarmProcess([module, *arguments], cwd=ROOT, env=environ, log=log)

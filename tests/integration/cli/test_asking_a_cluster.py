@@ -10,7 +10,7 @@ import pytest
 from cli.doctor.cluster import check_cluster
 from cli.doctor.finding import Level
 from cli.places import python_command, python_environ
-from tests.fakes.scripted_router import WORDS
+from tests.fakes.scripted.router import WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ import pytest
 from cli.batch.command import BatchOptions, run_batch
 from cli.errors import CommandError
 from cli.places import python_command, python_environ
-from tests.fakes.batch_server import BatchScript, answer_to, batch_server
+from tests.fakes.servers.batch_server import BatchScript, answer_to, batch_server
 
 if TYPE_CHECKING:
     from pathlib import Path

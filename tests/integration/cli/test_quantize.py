@@ -12,7 +12,7 @@ from cli.places import ROOT, python_environ
 from cli.quantize.command import Options, run_quantize
 from shared.errors import ConfigError
 from shared.model.quantize.folder import MANIFEST, partial_path
-from tests.fakes.warm_process import WarmProcess
+from tests.fakes.processes.warm_process import WarmProcess
 from tests.unit.model.checkpoints import write
 
 if TYPE_CHECKING:

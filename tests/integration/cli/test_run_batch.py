@@ -17,8 +17,8 @@ from cli.cluster import ClusterSpec
 from cli.errors import CommandError
 from cli.places import ROOT, python_command, python_environ
 from cli.start.ports import free_port, is_free
-from tests.fakes.background import under_a_parent_that_ignores
-from tests.fakes.batch_server import BatchScript, answer_to, batch_server
+from tests.fakes.processes.background import under_a_parent_that_ignores
+from tests.fakes.servers.batch_server import BatchScript, answer_to, batch_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

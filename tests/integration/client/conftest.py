@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from baton_client import AsyncBaton, RetryPolicy
-from tests.fakes.scripted_router import ScriptedRouter, serve
+from tests.fakes.scripted.router import ScriptedRouter, serve
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

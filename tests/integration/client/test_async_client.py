@@ -21,10 +21,10 @@ from baton_client import (
     RetryPolicy,
     UnavailableError,
 )
-from tests.fakes.scripted_router import MODEL, WORDS, fails, hangs, plays, tells
+from tests.fakes.scripted.router import MODEL, WORDS, fails, hangs, plays, tells
 
 if TYPE_CHECKING:
-    from tests.fakes.scripted_router import ScriptedRouter
+    from tests.fakes.scripted.router import ScriptedRouter
 
 Code = grpc.StatusCode
 SOON_S = 5.0

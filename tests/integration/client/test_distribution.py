@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.router_process import router_process
-from tests.fakes.scripted_router import WORDS
+from tests.fakes.scripted.router import WORDS
+from tests.fakes.scripted.router_process import router_process
 
 ROOT = Path(__file__).resolve().parents[3]
 SITE_PACKAGES = Path(sysconfig.get_path("purelib"))

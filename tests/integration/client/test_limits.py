@@ -17,7 +17,7 @@ from baton_client import (
     UnsupportedError,
 )
 from baton_client.channels import MAX_MESSAGE_BYTES
-from tests.fakes.scripted_router import WORDS, ScriptedRouter, tells
+from tests.fakes.scripted.router import WORDS, ScriptedRouter, tells
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -21,13 +21,13 @@ from baton_client import (
     UnavailableError,
     UnsupportedError,
 )
-from tests.fakes.scripted_router import ScriptedRouter, serve
+from tests.fakes.scripted.router import ScriptedRouter, serve
 from tests.integration.client.conftest import FAST_RETRY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.fakes.scripted_router import Script
+    from tests.fakes.scripted.router import Script
 
 WORDS = ("The ", "baton ", "is ", "passed.")
 Code = grpc.StatusCode

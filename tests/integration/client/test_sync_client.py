@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from baton_client import Baton, RetryPolicy, UnavailableError
-from tests.fakes.router_process import router_process
-from tests.fakes.scripted_router import MODEL, WORDS
+from tests.fakes.scripted.router import MODEL, WORDS
+from tests.fakes.scripted.router_process import router_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

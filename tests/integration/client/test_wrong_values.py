@@ -34,7 +34,7 @@ from tests.suites.wrong_values import HOSTILE, fits, values_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.fakes.scripted_router import ScriptedRouter
+    from tests.fakes.scripted.router import ScriptedRouter
 
 wrong_values.NAMES.update(
     vars(baton_client) | vars(message_types) | vars(option_types) | vars(vector_types),

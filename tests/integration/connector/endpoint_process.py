@@ -19,7 +19,7 @@ from shared.connector.remote.line import Line
 from shared.connector.remote.serve import EndpointSettings, serve_endpoint
 from shared.kv.memory import KVMemory
 from tests.integration.connector.peer import BYTE, CHILD, PARENT, to_hex
-from tests.suites.connector_harness import LAYOUT, LIMITS, NUM_BLOCKS, TOKEN
+from tests.suites.connector.harness import LAYOUT, LIMITS, NUM_BLOCKS, TOKEN
 
 HEARTBEAT_S = 0.1
 #: What a busy machine does not reach.

@@ -24,7 +24,7 @@ from shared.connector.zeromq.connector import ZmqConnector
 from shared.connector.zeromq.ipc import ZmqIpcConnector
 from shared.errors import TransferError
 from shared.kv.memory import KVMemory
-from tests.suites.connector_harness import LAYOUT, NUM_BLOCKS
+from tests.suites.connector.harness import LAYOUT, NUM_BLOCKS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

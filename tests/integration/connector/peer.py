@@ -15,7 +15,7 @@ from shared.connector.registry import ConnectorSettings, create
 from shared.identity import WorkerId
 from shared.kv.memory import KVMemory
 from shared.worker.peers.wire import ticket_from_wire, ticket_to_wire
-from tests.suites.connector_harness import LAYOUT, LIMITS, NUM_BLOCKS
+from tests.suites.connector.harness import LAYOUT, LIMITS, NUM_BLOCKS
 
 if TYPE_CHECKING:
     from shared.connector.base import Ticket

@@ -11,7 +11,7 @@ from shared.connector.remote.line import Line
 from shared.connector.remote.serve import Endpoint, EndpointSettings, serve_endpoint
 from shared.connector.remote.server import EndpointServer
 from tests.integration.connector.harnesses import ZmqHarness
-from tests.suites.connector_harness import TOKEN
+from tests.suites.connector.harness import TOKEN
 
 if TYPE_CHECKING:
     import asyncio

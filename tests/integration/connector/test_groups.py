@@ -14,12 +14,12 @@ from tests.integration.connector.harnesses import (
     ShmHarness,
     ZmqHarness,
 )
-from tests.suites.group_transfer import CASES, GroupSuite
+from tests.suites.connector.group_transfer import CASES, GroupSuite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tests.suites.connector_harness import Harness
+    from tests.suites.connector.harness import Harness
 
 
 class TestLocal(GroupSuite):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.connector.harnesses import LocalHarness
-from tests.suites.connector import BehaviourSuite
-from tests.suites.connector_frames import FrameSuite
-from tests.suites.connector_stress import StressSuite
+from tests.suites.connector.behaviour import BehaviourSuite
+from tests.suites.connector.frames import FrameSuite
+from tests.suites.connector.stress import StressSuite
 
 
 @pytest.fixture

@@ -22,11 +22,11 @@ from shared.connector.remote.line import Line
 from shared.connector.remote.serve import EndpointSettings, serve_endpoint
 from shared.errors import ConfigError, TransferError, TransferFailure
 from shared.kv.memory import KVMemory
-from tests.fakes.warm_process import WarmProcess
+from tests.fakes.processes.warm_process import WarmProcess
 from tests.integration.connector.endpoint_process import HEARTBEAT_S, TIMEOUT_S
 from tests.integration.connector.harnesses import keep_to_loopback
 from tests.integration.connector.peer import BYTE, CHILD, PARENT, from_hex, to_hex
-from tests.suites.connector_harness import LAYOUT, LIMITS, NUM_BLOCKS, SENTINEL, TOKEN
+from tests.suites.connector.harness import LAYOUT, LIMITS, NUM_BLOCKS, SENTINEL, TOKEN
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -21,9 +21,9 @@ from shared.errors import ConfigError, TransferError, TransferFailure
 from shared.identity import WorkerId
 from shared.kv.memory import KVMemory
 from tests.integration.connector.harnesses import NixlHarness
-from tests.suites.connector import SOURCES, TARGETS, BehaviourSuite
-from tests.suites.connector_frames import GOOD, FrameSuite
-from tests.suites.connector_harness import (
+from tests.suites.connector.behaviour import SOURCES, TARGETS, BehaviourSuite
+from tests.suites.connector.frames import GOOD, FrameSuite
+from tests.suites.connector.harness import (
     BLOCK_BYTES,
     LAYOUT,
     LIMITS,
@@ -34,7 +34,7 @@ from tests.suites.connector_harness import (
     expect,
     running,
 )
-from tests.suites.connector_stress import StressSuite
+from tests.suites.connector.stress import StressSuite
 
 if TYPE_CHECKING:
     from shared.connector.protocol.limits import TransferLimits

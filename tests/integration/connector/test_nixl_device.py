@@ -29,10 +29,10 @@ from shared.kv.split import KVSplit
 from shared.worker.peers.connectors import open_connectors
 from tests.integration.connector import test_nixl
 from tests.integration.connector.harnesses import NixlHarness
-from tests.suites.connector import SOURCES, TARGETS, BehaviourSuite
-from tests.suites.connector_frames import GOOD
-from tests.suites.connector_harness import LAYOUT, LIMITS, NUM_BLOCKS, a_piece, enter, running
-from tests.suites.nixl_on_device import NixlOnDeviceSuite
+from tests.suites.connector.behaviour import SOURCES, TARGETS, BehaviourSuite
+from tests.suites.connector.frames import GOOD
+from tests.suites.connector.harness import LAYOUT, LIMITS, NUM_BLOCKS, a_piece, enter, running
+from tests.suites.connector.nixl_on_device import NixlOnDeviceSuite
 
 if TYPE_CHECKING:
     from shared.connector.protocol.limits import TransferLimits

@@ -20,9 +20,9 @@ from shared.kv.hand_off import Holder
 from shared.kv.layout import KVLayout
 from shared.kv.split import KVSplit
 from tests.integration.connector.harnesses import ZmqHarness, ZmqRaw
-from tests.suites.connector_harness import NUM_BLOCKS, Worker, a_piece, an_open, expect, running
-from tests.suites.connector_harness import layout_fingerprint as fingerprint
-from tests.suites.group_transfer import begin, every_kind, groups, send_all
+from tests.suites.connector.group_transfer import begin, every_kind, groups, send_all
+from tests.suites.connector.harness import NUM_BLOCKS, Worker, a_piece, an_open, expect, running
+from tests.suites.connector.harness import layout_fingerprint as fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -14,10 +14,17 @@ from shared.errors import TransferError, TransferFailure
 from shared.kv.hand_off import HandOff, Holder
 from shared.kv.split import KVSplit
 from tests.integration.connector.remote import RemoteHarness
-from tests.suites.connector import SOURCES, TARGETS, BehaviourSuite
-from tests.suites.connector_harness import Harness, running
-from tests.suites.connector_stress import StressSuite
-from tests.suites.group_transfer import CASES, NUM_TOKENS, GroupSuite, a_layout, groups, part
+from tests.suites.connector.behaviour import SOURCES, TARGETS, BehaviourSuite
+from tests.suites.connector.group_transfer import (
+    CASES,
+    NUM_TOKENS,
+    GroupSuite,
+    a_layout,
+    groups,
+    part,
+)
+from tests.suites.connector.harness import Harness, running
+from tests.suites.connector.stress import StressSuite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -25,8 +25,8 @@ from shared.errors import ConfigError, InternalError, TransferError, TransferFai
 from shared.identity import WorkerId
 from shared.kv.memory import KVMemory
 from tests.integration.connector.remote import RemoteHarness, Served
-from tests.suites.connector import SOURCES, TARGETS, fails
-from tests.suites.connector_harness import (
+from tests.suites.connector.behaviour import SOURCES, TARGETS, fails
+from tests.suites.connector.harness import (
     BLOCK_BYTES,
     LAYOUT,
     LIMITS,

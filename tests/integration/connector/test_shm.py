@@ -16,9 +16,9 @@ from shared.errors import ConfigError, TransferError, TransferFailure
 from shared.identity import WorkerId
 from shared.kv.memory import KVMemory
 from tests.integration.connector.harnesses import ShmHarness, with_sources
-from tests.suites.connector import BehaviourSuite
-from tests.suites.connector_frames import FrameSuite
-from tests.suites.connector_harness import (
+from tests.suites.connector.behaviour import BehaviourSuite
+from tests.suites.connector.frames import FrameSuite
+from tests.suites.connector.harness import (
     BLOCK_BYTES,
     LAYOUT,
     NUM_BLOCKS,
@@ -29,7 +29,7 @@ from tests.suites.connector_harness import (
     running,
     some_blocks,
 )
-from tests.suites.connector_stress import StressSuite
+from tests.suites.connector.stress import StressSuite
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from shared.connector.device.staging_pool import StagingPool
 from shared.engine.memory.kv_staging import KVStaging
 from shared.errors import TransferError, TransferFailure
 from tests.integration.connector.harnesses import LocalHarness, ShmHarness
-from tests.suites.connector import BehaviourSuite
-from tests.suites.connector_harness import LAYOUT, NUM_BLOCKS
+from tests.suites.connector.behaviour import BehaviourSuite
+from tests.suites.connector.harness import LAYOUT, NUM_BLOCKS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,15 +21,15 @@ from shared.connector.zeromq.sockets import KEY_MARK, PlainText
 from shared.errors import TransferError, TransferFailure
 from shared.identity import WorkerId
 from tests.integration.connector.harnesses import ZmqHarness, ZmqRaw
-from tests.suites.connector import BehaviourSuite
-from tests.suites.connector_harness import BLOCK_BYTES, LAYOUT, NUM_BLOCKS, an_open, running
-from tests.suites.connector_stress import StressSuite
+from tests.suites.connector.behaviour import BehaviourSuite
+from tests.suites.connector.harness import BLOCK_BYTES, LAYOUT, NUM_BLOCKS, an_open, running
+from tests.suites.connector.stress import StressSuite
 
 if TYPE_CHECKING:
     from shared.connector.protocol.limits import TransferLimits
     from shared.connector.protocol.transport import Transport
     from shared.kv.memory import KVMemory
-    from tests.suites.connector_harness import Worker
+    from tests.suites.connector.harness import Worker
 
 SILENCE_S = 0.5
 

@@ -14,10 +14,10 @@ from shared.errors import ConfigError
 from shared.identity import WorkerId
 from shared.kv.memory import KVMemory
 from tests.integration.connector.harnesses import ZmqIpcHarness
-from tests.suites.connector import BehaviourSuite
-from tests.suites.connector_frames import FrameSuite
-from tests.suites.connector_harness import LAYOUT, running
-from tests.suites.connector_stress import StressSuite
+from tests.suites.connector.behaviour import BehaviourSuite
+from tests.suites.connector.frames import FrameSuite
+from tests.suites.connector.harness import LAYOUT, running
+from tests.suites.connector.stress import StressSuite
 
 if TYPE_CHECKING:
     from pathlib import Path

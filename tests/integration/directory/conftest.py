@@ -8,12 +8,12 @@ import pytest
 
 from shared.directory.redis.store import RedisStore
 from shared.directory.redis.url import open_client
-from tests.fakes.redis_side import Side
+from tests.fakes.directory.redis_side import Side
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.fakes.redis_server import RedisServer
+    from tests.fakes.directory.redis_server import RedisServer
 
 
 @pytest.fixture

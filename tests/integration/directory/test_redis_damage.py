@@ -12,8 +12,8 @@ from shared.directory.index import block_keys
 from shared.directory.redis.keys import Kind
 from shared.identity import WorkerId
 from shared.worker.join import membership as membership_module
-from tests.fakes.redis_side import Side, until
-from tests.fakes.redis_worker import RedisWorker
+from tests.fakes.directory.redis_side import Side, until
+from tests.fakes.directory.redis_worker import RedisWorker
 from tests.suites.directory import DEVICE, A
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import redis
 
     from shared.directory.redis.follower import RedisFollower
-    from tests.fakes.redis_server import RedisServer
+    from tests.fakes.directory.redis_server import RedisServer
 
 LEASE_S = 1.5
 LAST_ID = f"{2**64 - 1}-{2**64 - 1}"

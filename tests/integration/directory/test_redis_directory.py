@@ -11,7 +11,7 @@ from shared.directory.redis.directory import RedisDirectory
 from shared.directory.redis.store import RedisStore
 from shared.directory.redis.url import open_client
 from shared.errors import ConfigError, UnavailableError, UnknownIncarnationError
-from tests.fakes.redis_server import RedisServer
+from tests.fakes.directory.redis_server import RedisServer
 from tests.suites.directory import (
     DEVICE,
     DISK,

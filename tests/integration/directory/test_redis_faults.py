@@ -11,10 +11,10 @@ import structlog
 
 from shared.directory.index import block_keys
 from shared.worker.join import membership as membership_module
-from tests.fakes.redis_server import RedisServer
-from tests.fakes.redis_side import Side, until
-from tests.fakes.redis_worker import RedisWorker
-from tests.fakes.tcp_proxy import TcpProxy
+from tests.fakes.directory.redis_server import RedisServer
+from tests.fakes.directory.redis_side import Side, until
+from tests.fakes.directory.redis_worker import RedisWorker
+from tests.fakes.servers.tcp_proxy import TcpProxy
 from tests.suites.directory import DEVICE, A
 
 if TYPE_CHECKING:

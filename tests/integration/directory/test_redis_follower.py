@@ -19,12 +19,12 @@ from shared.directory.redis.store import RedisStore
 from shared.directory.redis.url import open_client
 from shared.identity import Role, WorkerId
 from shared.kv.block_pool import BlockPool
-from tests.fakes.cache_traffic import PoolTraffic
-from tests.fakes.redis_side import Side, until
+from tests.fakes.directory.redis_side import Side, until
+from tests.fakes.engine.cache_traffic import PoolTraffic
 from tests.suites.directory import DEVICE, HOST, A, B, hashes, record
 
 if TYPE_CHECKING:
-    from tests.fakes.redis_server import RedisServer
+    from tests.fakes.directory.redis_server import RedisServer
 
 LEASE_S = 1.0
 log = structlog.get_logger(__name__)

@@ -9,8 +9,8 @@ import pytest
 from shared.directory.redis.seal import RecordSeals, SealFault
 from shared.rpc.auth import ClusterToken
 from shared.worker.join import membership as membership_module
-from tests.fakes.redis_side import Side, until
-from tests.fakes.redis_worker import RedisWorker
+from tests.fakes.directory.redis_side import Side, until
+from tests.fakes.directory.redis_worker import RedisWorker
 from tests.suites.directory import A
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from shared.directory.redis.follower import RedisFollower
     from shared.identity import WorkerId
-    from tests.fakes.redis_server import RedisServer
+    from tests.fakes.directory.redis_server import RedisServer
 
 ONE, TWO, OTHER = "1" * 32, "2" * 32, "3" * 32
 LEASE_S = 1.5

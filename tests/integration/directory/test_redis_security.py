@@ -20,10 +20,10 @@ from shared.directory.redis.store import RedisStore
 from shared.directory.redis.url import open_client
 from shared.errors import ConfigError, UnavailableError, UnknownIncarnationError
 from shared.rpc.tls.identity import PeerRole
-from tests.fakes.certificates import authority, issue
-from tests.fakes.secure_redis import PASSWORD, SecureRedis
+from tests.fakes.directory.secure_redis import PASSWORD, SecureRedis
+from tests.fakes.security.certificates import authority, issue
 from tests.suites.directory import DEVICE, LEASE_S, A, Cluster, DirectorySuite, hashes, record
-from tests.suites.response_store import Clock, ResponseStoreSuite
+from tests.suites.router.response_store import Clock, ResponseStoreSuite
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from cli.authority import Authority
     from shared.directory.base import WorkerRecord
-    from tests.suites.response_store import MakeStore
+    from tests.suites.router.response_store import MakeStore
 
 
 @pytest.fixture(scope="module")

@@ -16,28 +16,28 @@ import psutil
 import pytest
 
 from cli.doctor.ranks import Ranks, check_ranks
-from shared.engine.config import EngineConfig
 from shared.engine.engine_home import EngineHome
 from shared.engine.llm import LLM
-from shared.engine.rank_settings import RankSettings
 from shared.engine.ranks import leader as leader_module
 from shared.engine.ranks.handshake import OwnNode
 from shared.engine.ranks.leader import RankLeader
 from shared.engine.sequence.events import Failed
+from shared.engine.settings.engine import EngineConfig
+from shared.engine.settings.ranks import RankSettings
 from shared.errors import ConfigError, RankError
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.offline import llm as offline
 from shared.offline.sampling_params import SamplingParams
-from tests.fakes.engines import drain, make_request
-from tests.fakes.every_kind import ALL_KINDS, SHORT_OF_BLOCKS, assert_same, run
-from tests.fakes.rank_hosts import Hosts, hosts, wait_for_words
-from tests.fakes.warm_process import WarmProcess
+from tests.fakes.engine.engines import drain, make_request
+from tests.fakes.engine.every_kind import ALL_KINDS, SHORT_OF_BLOCKS, assert_same, run
+from tests.fakes.processes.warm_process import WarmProcess
+from tests.fakes.ranks.hosts import Hosts, hosts, wait_for_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.fakes.engines import Run
+    from tests.fakes.engine.engines import Run
 
 MODEL: dict[str, Any] = {"dtype": "float32", "attention_backend": "torch"}
 
@@ -188,7 +188,7 @@ def test_a_host_outlives_no_node_0_and_joins_the_next(
         words = str(model), json.dumps(found.settings())
         with found.log_of(0).open("wb") as log:
             zero = WarmProcess(
-                ("tests.fakes.rank_leader", *words), cwd=tmp_path, env=environment, log=log
+                ("tests.fakes.ranks.leader", *words), cwd=tmp_path, env=environment, log=log
             )
         wait_for_words(found.log_of(0), "loaded")
         rank = int(wait_for_words(found.log_of(1), r"node_follows .*pids=\((\d+),\)"))

@@ -14,16 +14,16 @@ import torch
 from shared.errors import RankError
 from shared.ranks.plan_ring import PlanRingReceiver, PlanRingSender, ring_file
 from shared.ranks.shared_memory import collective_file
-from tests.fakes.rank_groups import as_processes, copies
-from tests.fakes.shared_memory_ranks import BUFFER_BYTES, SharedMemoryRanks, small_buffers
-from tests.suites.collective import SumSuite
-from tests.suites.plan_channel import receive_on, send_on
+from tests.fakes.ranks.groups import as_processes, copies
+from tests.fakes.ranks.shared_memory import BUFFER_BYTES, SharedMemoryRanks, small_buffers
+from tests.suites.ranks.collective import SumSuite
+from tests.suites.ranks.plan_channel import receive_on, send_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shared.ranks.base import Collective
-    from tests.suites.collective import Ranks
+    from tests.suites.ranks.collective import Ranks
 
 #: A rank may be kept from its core by other tests.
 TIMEOUT_S = 2.0

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared.engine.rank_settings import POD_VARIABLE, RankSettings, placed_ranks
 from shared.engine.ranks import handshake
 from shared.engine.ranks.handshake import OwnNode, show
 from shared.engine.ranks.leader import RankLeader
 from shared.engine.ranks.meeting import Meeting
 from shared.engine.ranks.node import Node
 from shared.engine.ranks.socket_channels import GroupSockets
+from shared.engine.settings.ranks import POD_VARIABLE, RankSettings, placed_ranks
 from shared.errors import ConfigError
 from shared.version import VERSION
-from tests.fakes.rank_groups import copies
-from tests.fakes.rank_hosts import Hosts, hosts, token_of
+from tests.fakes.ranks.groups import copies
+from tests.fakes.ranks.hosts import Hosts, hosts, token_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

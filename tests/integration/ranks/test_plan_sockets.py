@@ -11,9 +11,9 @@ import pytest
 
 from shared.errors import ConfigError, RankError
 from shared.ranks.plan_socket import PlanSocketReceiver, PlanSocketSender
-from tests.fakes.ports import free_port
-from tests.fakes.rank_groups import as_threads, copies
-from tests.suites.plan_channel import ROOM, Channels, ChannelSuite, receive_on, send_on
+from tests.fakes.ranks.groups import as_threads, copies
+from tests.fakes.servers.ports import free_port
+from tests.suites.ranks.plan_channel import ROOM, Channels, ChannelSuite, receive_on, send_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable

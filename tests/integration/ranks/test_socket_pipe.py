@@ -8,12 +8,12 @@ import pytest
 
 from shared.ranks.plan_socket import PlanSocketReceiver, PlanSocketSender
 from shared.ranks.socket_pipe import ROOM, SocketPipe
-from tests.suites.pipe import PipeSuite
+from tests.suites.ranks.pipe import PipeSuite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.suites.pipe import Ends
+    from tests.suites.ranks.pipe import Ends
 
 
 class TestSocketPipe(PipeSuite):

@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 from shared.errors import RankError
 from shared.ranks.torch_group import TorchCollective, gloo_collective
-from tests.fakes.rank_groups import as_threads, copies
-from tests.suites.collective import LossSuite, SumSuite, numbers, ordered_sum
+from tests.fakes.ranks.groups import as_threads, copies
+from tests.suites.ranks.collective import LossSuite, SumSuite, numbers, ordered_sum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.ranks.base import Collective
-    from tests.suites.collective import Ranks
+    from tests.suites.ranks.collective import Ranks
 
 T = TypeVar("T")
 HOST = "127.0.0.1"

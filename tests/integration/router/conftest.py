@@ -16,10 +16,10 @@ from services.router.routing.places.mode import PlacementMode
 from shared.generation.params import GenerationParams
 from shared.identity import Role
 from shared.rpc.protocol import PROTOCOL_MINOR
-from tests.fakes import tiny_tokenizer
-from tests.fakes.one_pool import OnePool
-from tests.fakes.scripted_decode import Script, ScriptedDecode
-from tests.fakes.vector_door import Door
+from tests.fakes.router.one_pool import OnePool
+from tests.fakes.router.vector_door import Door
+from tests.fakes.scripted.decode import Script, ScriptedDecode
+from tests.fakes.text import tiny_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from services.router.admission.tenant import Tenant
     from services.router.request.generation import AnswerPiece, Generator
-    from tests.fakes.poolers import PoolWorker
+    from tests.fakes.worker.poolers import PoolWorker
 
 
 class PipelineAborter:

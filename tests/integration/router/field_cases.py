@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tests.fakes.embeds import as_field
+from tests.fakes.model.embeds import as_field
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -19,8 +19,8 @@ from services.router.openai.catalogue import one_model
 from shared.errors import RequestCancelledError
 from shared.request.answer import FinishReason
 from shared.request.beam_search import BeamOptions
-from tests.fakes.keys import keys_on_disk
-from tests.fakes.scripted_decode import Script, Step
+from tests.fakes.scripted.decode import Script, Step
+from tests.fakes.security.keys import keys_on_disk
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -30,8 +30,8 @@ from shared.identity import Role
 from shared.request.adapter_ref import adapter_to_wire
 from shared.request.beam_search import BeamOptions
 from shared.rpc.server import RpcServer
-from tests.fakes.scripted_adapters import digest
-from tests.fakes.scripted_decode import Script, ScriptedDecode, Step, say, with_logprobs
+from tests.fakes.scripted.adapters import digest
+from tests.fakes.scripted.decode import Script, ScriptedDecode, Step, say, with_logprobs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -16,7 +16,7 @@ from shared.identity import Role
 from shared.request.answer import FinishReason
 from shared.request.beam_search import BeamOptions, BeamSearch, Candidate
 from shared.request.sampling_params import SamplingParams
-from tests.fakes.scripted_decode import Script, Step, position
+from tests.fakes.scripted.decode import Script, Step, position
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

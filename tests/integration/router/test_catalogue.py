@@ -17,8 +17,8 @@ from shared.identity import Role
 from shared.kv.identity import KVIdentity
 from shared.request.adapter_ref import AdapterRef
 from shared.rpc.status import from_rpc_error
-from tests.fakes.catalogue_site import LINGER_S, CatalogueSite, catalogue_site
-from tests.fakes.scripted_decode import Script, Step, say
+from tests.fakes.router.catalogue_site import LINGER_S, CatalogueSite, catalogue_site
+from tests.fakes.scripted.decode import Script, Step, say
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -21,7 +21,7 @@ from services.router.template_settings import TemplateSettings
 from shared.config import load_config
 from shared.errors import ConfigError
 from shared.rpc.server import RpcServer
-from tests.fakes.scripted_decode import say
+from tests.fakes.scripted.decode import say
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,12 +9,12 @@ import grpc
 
 from baton.v1 import router_pb2
 from services.router.planner_settings import PlannerSettings
-from tests.fakes.catalogue_site import catalogue_site
+from tests.fakes.router.catalogue_site import catalogue_site
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.fakes.catalogue_site import CatalogueSite
+    from tests.fakes.router.catalogue_site import CatalogueSite
 
 
 async def waiting(site: CatalogueSite, model: str, count: int) -> None:

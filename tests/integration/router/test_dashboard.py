@@ -25,8 +25,8 @@ from services.router.watch.metrics import RequestMeters
 from services.router.watch.watched import WatchedGenerator
 from shared.errors import NoWorkerError
 from shared.identity import Role
-from tests.fakes.keys import KeysOnDisk, keys_on_disk
-from tests.fakes.scripted_decode import Script, Step, say
+from tests.fakes.scripted.decode import Script, Step, say
+from tests.fakes.security.keys import KeysOnDisk, keys_on_disk
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,8 +18,8 @@ from services.router.openai.responses_api.stored.base import StoreLimits
 from services.router.openai.responses_api.stored.keeper import ResponseKeeper
 from services.router.openai.responses_api.stored.memory import MemoryStore
 from shared.generation.params import GenerationParams
-from tests.fakes import tiny_tokenizer
-from tests.fakes.scripted_decode import Script, Step, position, with_logprobs
+from tests.fakes.scripted.decode import Script, Step, position, with_logprobs
+from tests.fakes.text import tiny_tokenizer
 from tests.integration.router.field_cases import ANSWER, APIS, BODIES, TEMPLATE, Case, Seen
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from services.router.request.generation import AnswerPiece, GenerationRequest, Generator
     from services.router.request.outlet import Outlet
-    from tests.fakes.scripted_decode import ScriptedDecode
+    from tests.fakes.scripted.decode import ScriptedDecode
     from tests.integration.router.conftest import Bench
 
 pytestmark = pytest.mark.integration

@@ -12,7 +12,7 @@ from services.router.workers import endpoints
 from shared.directory.base import STAGE, WorkerLoad
 from shared.errors import InternalError, NoWorkerError
 from shared.identity import Role, WorkerId
-from tests.fakes.scripted_decode import ScriptedDecode, say
+from tests.fakes.scripted.decode import ScriptedDecode, say
 
 if TYPE_CHECKING:
     from tests.integration.router.conftest import Bench

@@ -13,8 +13,8 @@ from services.router.request.resume import AnswerSoFar
 from shared.directory.base import WorkerLoad
 from shared.errors import GenerationGoneError, InvalidRequestError, NoWorkerError, WorkerLostError
 from shared.identity import Role
-from tests.fakes.one_pool import OnePool
-from tests.fakes.scripted_decode import Script, ScriptedDecode, Step, never, say
+from tests.fakes.router.one_pool import OnePool
+from tests.fakes.scripted.decode import Script, ScriptedDecode, Step, never, say
 
 if TYPE_CHECKING:
     from services.router.config import RouterConfig

@@ -23,9 +23,9 @@ from baton_client import (
 )
 from services.router.parsers.plan import ChatFormats
 from shared.request.grammar.spec import GrammarKind, Thinking
-from tests.fakes.grpc_door import served
-from tests.fakes.openai_api import OpenAIApi
-from tests.fakes.tool_api import CALLS, TEMPLATE, THOUGHT, TIME, WEATHER, tool_api
+from tests.fakes.router.grpc_door import served
+from tests.fakes.router.openai_api import OpenAIApi
+from tests.fakes.router.tool_api import CALLS, TEMPLATE, THOUGHT, TIME, WEATHER, tool_api
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

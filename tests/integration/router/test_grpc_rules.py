@@ -10,13 +10,13 @@ import pytest
 
 from baton.v1 import router_pb2, router_pb2_grpc
 from baton_client import AsyncBaton
-from tests.fakes.grpc_door import served
-from tests.fakes.tool_api import tool_api
+from tests.fakes.router.grpc_door import served
+from tests.fakes.router.tool_api import tool_api
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.fakes.openai_api import OpenAIApi
+    from tests.fakes.router.openai_api import OpenAIApi
 
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 USER = {"role": "user", "content": "Hi"}

@@ -19,7 +19,7 @@ from shared.errors import (
 from shared.generation.limits import RequestLimits
 from shared.rpc.server import RpcServer
 from shared.rpc.status import from_rpc_error
-from tests.fakes.scripted_decode import Script, Step, never, say
+from tests.fakes.scripted.decode import Script, Step, never, say
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

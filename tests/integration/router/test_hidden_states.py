@@ -20,7 +20,7 @@ from services.router.openai.catalogue import one_model
 from services.router.workers.pieces import MAX_HIDDEN_BYTES
 from services.router.workers.sessions import AnswerCall
 from shared.rpc.server import MAX_MESSAGE_BYTES, RpcServer
-from tests.fakes.scripted_decode import Script, Step, position
+from tests.fakes.scripted.decode import Script, Step, position
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

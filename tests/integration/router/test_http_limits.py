@@ -11,7 +11,7 @@ import pytest
 
 from services.router.doors.http_server import HttpServer
 from shared.generation.limits import RequestLimits
-from tests.fakes.openai_api import MODEL, OpenAIApi
+from tests.fakes.router.openai_api import MODEL, OpenAIApi
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

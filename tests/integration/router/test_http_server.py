@@ -10,7 +10,7 @@ import httpx
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from services.router.doors.http_server import HttpServer
-from tests.fakes.openai_api import MODEL, OpenAIApi
+from tests.fakes.router.openai_api import MODEL, OpenAIApi
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

@@ -15,8 +15,8 @@ from shared.config import load_config
 from shared.errors import ConfigError
 from shared.rpc.tls.https import open_https
 from shared.rpc.tls.identity import PeerRole
-from tests.fakes.certificates import authority, issue
-from tests.fakes.openai_api import OpenAIApi
+from tests.fakes.router.openai_api import OpenAIApi
+from tests.fakes.security.certificates import authority, issue
 
 if TYPE_CHECKING:
     from pathlib import Path

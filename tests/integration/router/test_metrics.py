@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from services.router.watch.metrics import RequestMeters, observe_state
 from services.router.watch.watched import WatchedGenerator
 from shared.errors import NoWorkerError
-from tests.fakes.scripted_decode import one_by_one, say
+from tests.fakes.scripted.decode import one_by_one, say
 
 if TYPE_CHECKING:
     import asyncio

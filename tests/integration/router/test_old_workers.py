@@ -13,7 +13,7 @@ from shared.identity import Role
 from shared.request.grammar.spec import Thinking
 from shared.request.logprobs_mode import LogprobsMode
 from shared.rpc.protocol import CONSTRAINTS_MINOR
-from tests.fakes.scripted_decode import Script, Step, say
+from tests.fakes.scripted.decode import Script, Step, say
 
 if TYPE_CHECKING:
     from tests.integration.router.conftest import Bench

@@ -12,8 +12,8 @@ import pytest
 
 from services.router.request.generation import AnswerPiece
 from shared import errors
-from tests.fakes.openai_api import LIMITS, MODEL, OpenAIApi, serve
-from tests.fakes.scripted_generator import HANG
+from tests.fakes.router.openai_api import LIMITS, MODEL, OpenAIApi, serve
+from tests.fakes.scripted.generator import HANG
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

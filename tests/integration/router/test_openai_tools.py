@@ -12,7 +12,7 @@ import pytest
 
 from services.router.parsers.find import REASONING_FORMATS, TOOL_FORMATS
 from services.router.parsers.plan import ChatFormats
-from tests.fakes.openai_api import MODEL, OpenAIApi, serve
+from tests.fakes.router.openai_api import MODEL, OpenAIApi, serve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +49,7 @@ class GetWeather(pydantic.BaseModel):
 @pytest.fixture(scope="module")
 def api() -> OpenAIApi:
     formats = ChatFormats(tools=TOOL_FORMATS["hermes"], reasoning=REASONING_FORMATS["think"])
-    template = Path("tests/fakes/chat_templates/hermes.jinja").read_text()
+    template = Path("tests/fakes/text/chat_templates/hermes.jinja").read_text()
     return OpenAIApi(CALLS, formats=formats, chat_template=template)
 
 

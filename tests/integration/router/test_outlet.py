@@ -20,7 +20,7 @@ from services.router.openai.replies.sse import DATA_EDGE, DIRECT_BODY, EventStre
 from shared.errors import InternalError, WorkerLostError
 from shared.identity import Role
 from shared.request.answer import FinishReason
-from tests.fakes.scripted_decode import Script, Step, never, one_by_one, say
+from tests.fakes.scripted.decode import Script, Step, never, one_by_one, say
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence

@@ -20,7 +20,7 @@ from services.router.openai.catalogue import one_model
 from services.router.workers.sessions import MAX_PIECES, AnswerCall
 from shared.errors import OverloadedError, RefusalReason
 from shared.rpc.retry_budget import BURST, RATIO
-from tests.fakes.scripted_decode import Script, Step, never, one_by_one, say
+from tests.fakes.scripted.decode import Script, Step, never, one_by_one, say
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -12,7 +12,7 @@ import pytest
 from baton.v1 import common_pb2, decode_pb2
 from shared.identity import Role
 from shared.request.answer import FinishReason
-from tests.fakes.scripted_decode import Script, Step, never, one_by_one, say
+from tests.fakes.scripted.decode import Script, Step, never, one_by_one, say
 
 if TYPE_CHECKING:
     from tests.integration.router.conftest import Bench

@@ -23,7 +23,7 @@ from shared.errors import (
 )
 from shared.errors import DrainingError as Draining
 from shared.identity import Role
-from tests.fakes.scripted_decode import Script, Step, never, say
+from tests.fakes.scripted.decode import Script, Step, never, say
 
 if TYPE_CHECKING:
     from tests.integration.router.conftest import Bench

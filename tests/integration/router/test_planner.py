@@ -19,14 +19,14 @@ from services.router.usage import Usage
 from services.router.watch.metrics import observe_state
 from shared.errors import ConfigError
 from shared.identity import Role
-from tests.fakes.scripted_decode import say
+from tests.fakes.scripted.decode import say
 from tests.integration.router.test_roles import BOTH, report
 
 if TYPE_CHECKING:
     from services.router.config import RouterConfig
     from services.router.planner.loop import PlannerLoop
     from services.router.planner.shown import ShownDecision
-    from tests.fakes.redis_server import RedisServer
+    from tests.fakes.directory.redis_server import RedisServer
     from tests.integration.router.conftest import Bench
 
 #: Nothing looks but the test.

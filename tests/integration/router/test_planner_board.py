@@ -10,12 +10,12 @@ import pytest
 from services.router.planner.redis.board import RedisBoard
 from shared.directory.redis.url import close_client, open_client
 from shared.errors import UnavailableError
-from tests.fakes.ports import free_port
+from tests.fakes.servers.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from tests.fakes.redis_server import RedisServer
+    from tests.fakes.directory.redis_server import RedisServer
 
 LEASE_S = 1.0
 #: No lease ends by itself, however busy the machine is.

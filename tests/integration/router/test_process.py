@@ -16,9 +16,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from baton.v1 import router_pb2, router_pb2_grpc
 from shared.directory.remote import RemoteDirectory
-from tests.fakes.router_process import ROOT
-from tests.fakes.scripted_decode import ScriptedDecode, say
-from tests.fakes.warm_process import WarmProcess
+from tests.fakes.processes.warm_process import WarmProcess
+from tests.fakes.scripted.decode import ScriptedDecode, say
+from tests.fakes.scripted.router_process import ROOT
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process

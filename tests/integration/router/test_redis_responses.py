@@ -12,15 +12,22 @@ from services.router.openai.responses_api.stored.redis.scripts import ResponseSc
 from services.router.openai.responses_api.stored.redis.store import RedisStore
 from shared.directory.redis.url import close_client, open_client
 from shared.errors import UnavailableError
-from tests.suites.response_store import Clock, ResponseStoreSuite, entry, event, found, numbers
+from tests.suites.router.response_store import (
+    Clock,
+    ResponseStoreSuite,
+    entry,
+    event,
+    found,
+    numbers,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from redis.asyncio import Redis
 
-    from tests.fakes.redis_server import RedisServer
-    from tests.suites.response_store import MakeStore
+    from tests.fakes.directory.redis_server import RedisServer
+    from tests.suites.router.response_store import MakeStore
 
 RUN = ("a", "x")
 AGE_S = 60.0

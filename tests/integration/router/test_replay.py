@@ -17,7 +17,7 @@ from services.router.workers import sessions
 from shared.errors import DrainingError, InternalError, InvalidRequestError, WorkerLostError
 from shared.identity import Role
 from shared.request.answer import FinishReason
-from tests.fakes.scripted_decode import Script, ScriptedDecode, Step, never, say
+from tests.fakes.scripted.decode import Script, ScriptedDecode, Step, never, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from services.router.fleet.roles import Preferred
 from shared.directory.base import STAGE
 from shared.errors import InvalidRequestError, NoWorkerError, UnavailableError, UnsupportedError
 from shared.identity import Role
-from tests.fakes.scripted_decode import ScriptedDecode, say
+from tests.fakes.scripted.decode import ScriptedDecode, say
 
 if TYPE_CHECKING:
     from tests.integration.router.conftest import Bench

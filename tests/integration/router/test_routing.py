@@ -19,10 +19,10 @@ from shared.directory.base import BlockUpdate
 from shared.errors import OverloadedError
 from shared.identity import Role
 from shared.kv.identity import KVIdentity
-from tests.fakes.scripted_decode import Script, Step, say
+from tests.fakes.scripted.decode import Script, Step, say
 
 if TYPE_CHECKING:
-    from tests.fakes.scripted_decode import ScriptedDecode
+    from tests.fakes.scripted.decode import ScriptedDecode
     from tests.integration.router.conftest import Bench
 
 #: As the scripted workers say.

@@ -9,9 +9,9 @@ import pytest
 
 from baton_client import AsyncBaton
 from baton_client.errors import BatonError
-from tests.fakes.grpc_door import served
-from tests.fakes.openai_api import OpenAIApi
-from tests.fakes.tool_api import tool_api
+from tests.fakes.router.grpc_door import served
+from tests.fakes.router.openai_api import OpenAIApi
+from tests.fakes.router.tool_api import tool_api
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

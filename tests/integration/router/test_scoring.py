@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from baton.v1 import decode_pb2
 from services.router.doors.app import create_app
 from services.router.openai.catalogue import one_model
-from tests.fakes.scripted_decode import Script, Step, position
+from tests.fakes.scripted.decode import Script, Step, position
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

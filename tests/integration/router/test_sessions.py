@@ -13,7 +13,7 @@ from baton.v1 import common_pb2, decode_pb2, decode_pb2_grpc
 from services.router.workers.sessions import SessionPool
 from shared.errors import DeadlineError, InvalidRequestError, WorkerLostError
 from shared.rpc.channel import ChannelPool
-from tests.fakes.scripted_decode import Script, ScriptedDecode, Step, never, say
+from tests.fakes.scripted.decode import Script, ScriptedDecode, Step, never, say
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

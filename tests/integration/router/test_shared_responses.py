@@ -13,10 +13,10 @@ from services.router.openai.responses_api.stored.open import open_keeper
 from services.router.openai.responses_api.stored.redis import board
 from services.router.request.generation import AnswerPiece
 from services.router.response_settings import ResponseSettings
-from tests.fakes.openai_api import OpenAIApi
-from tests.fakes.redis_server import RedisServer
-from tests.fakes.scripted_generator import HANG
-from tests.suites.response_streams import URL, Door, Gate, ResponseStreamsSuite, eventually
+from tests.fakes.directory.redis_server import RedisServer
+from tests.fakes.router.openai_api import OpenAIApi
+from tests.fakes.scripted.generator import HANG
+from tests.suites.router.response_streams import URL, Door, Gate, ResponseStreamsSuite, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -13,8 +13,8 @@ from services.router.config import RouterConfig
 from services.router.doors.app import create_app
 from services.router.openai.catalogue import one_model
 from shared.directory.base import WEIGHT_VERSION
-from tests.fakes.openai_api import FakeCluster
-from tests.fakes.scripted_decode import one_by_one, with_logprobs
+from tests.fakes.router.openai_api import FakeCluster
+from tests.fakes.scripted.decode import one_by_one, with_logprobs
 from tests.side_by_side.ask import send
 from tests.side_by_side.difference import differences
 from tests.side_by_side.recording import load
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from services.router.request.generation import AnswerPiece, GenerationRequest, Generator
     from services.router.request.outlet import Outlet
     from shared.text.tokenizer import Tokenizer
-    from tests.fakes.scripted_decode import Script
+    from tests.fakes.scripted.decode import Script
     from tests.integration.router.conftest import Bench
     from tests.side_by_side.ask import Ask
     from tests.side_by_side.difference import Difference

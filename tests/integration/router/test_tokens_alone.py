@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry
 from services.router.doors.app import create_app
 from services.router.openai.catalogue import one_model
 from services.router.parts import open_parts
-from tests.fakes.one_pool import OnePool
-from tests.fakes.scripted_decode import say
+from tests.fakes.router.one_pool import OnePool
+from tests.fakes.scripted.decode import say
 from tests.integration.router.conftest import Bench
 
 if TYPE_CHECKING:

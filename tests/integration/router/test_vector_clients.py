@@ -16,8 +16,8 @@ from baton_client import AsyncBaton, InvalidRequestError, OverloadedError, Unsup
 from services.router.admission.caller import Caller
 from services.router.admission.tenant import Tenant
 from services.router.doors.http_server import HttpServer
-from tests.fakes.poolers import CLASSIFIER, RERANKER, SIZE, TokenPooler, embedding, rows_of
-from tests.fakes.vector_door import Door, joined, until
+from tests.fakes.router.vector_door import Door, joined, until
+from tests.fakes.worker.poolers import CLASSIFIER, RERANKER, SIZE, TokenPooler, embedding, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -10,15 +10,15 @@ import pytest
 from scripts.api_table import VECTOR_APIS
 from scripts.fields_page import VECTORS
 from services.router.config import RouterConfig
-from tests.fakes import tiny_tokenizer
-from tests.fakes.poolers import CLASSIFIER, EMBEDDER, RERANKER, TokenPooler
-from tests.fakes.vector_door import Door, joined
+from tests.fakes.router.vector_door import Door, joined
+from tests.fakes.text import tiny_tokenizer
+from tests.fakes.worker.poolers import CLASSIFIER, EMBEDDER, RERANKER, TokenPooler
 from tests.integration.router.field_cases import TEMPLATE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.fakes.poolers import PoolWorker
+    from tests.fakes.worker.poolers import PoolWorker
     from tests.integration.router.conftest import Bench
 
 pytestmark = pytest.mark.integration

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.poolers import CLASSIFIER, RERANKER, TokenPooler, embedding
-from tests.fakes.vector_door import Door, close, joined
+from tests.fakes.router.vector_door import Door, close, joined
+from tests.fakes.worker.poolers import CLASSIFIER, RERANKER, TokenPooler, embedding
 
 
 async def test_pairs_are_scored_together(door: Door) -> None:

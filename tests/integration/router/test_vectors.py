@@ -16,15 +16,15 @@ from shared.errors import InternalError, WorkerLostError
 from shared.identity import Role
 from shared.request.adapter_ref import AdapterRef
 from shared.rpc.protocol import POOLING_MINOR
-from tests.fakes.poolers import (
+from tests.fakes.router.vector_door import URL, Door, close, joined, until
+from tests.fakes.scripted.adapters import digest
+from tests.fakes.worker.poolers import (
     SIZE,
     PoolWorker,
     TokenPooler,
     embedding,
     rows_of,
 )
-from tests.fakes.scripted_adapters import digest
-from tests.fakes.vector_door import URL, Door, close, joined, until
 
 
 async def test_every_shape_of_input_gets_its_vectors(door: Door) -> None:

@@ -28,7 +28,7 @@ from shared.rpc.channel import ChannelPool
 from shared.rpc.server import RpcServer
 from shared.rpc.tls.identity import PeerRole
 from shared.rpc.tls.server import ServerTls
-from tests.fakes.certificates import DAY, authority, followed, issue, self_signed
+from tests.fakes.security.certificates import DAY, authority, followed, issue, self_signed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -17,7 +17,7 @@ from shared.rpc.channel import ChannelPool
 from shared.rpc.server import RpcServer
 from shared.rpc.tls.identity import PeerRole
 from shared.rpc.tls.server import ServerTls, https_context
-from tests.fakes.certificates import authority, followed, issue
+from tests.fakes.security.certificates import authority, followed, issue
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -16,23 +16,23 @@ import pytest
 
 from baton.v1 import common_pb2, directory_pb2, directory_pb2_grpc
 from baton_client import AuthenticationError, Baton, UnavailableError
-from tests.fakes import tiny_tokenizer
-from tests.fakes.doors import HEALTH, REFLECTION, bearer, knock, methods, service_of, token
-from tests.fakes.keys import (
+from tests.fakes.processes.warm_process import WarmProcess
+from tests.fakes.scripted.router_process import ROOT
+from tests.fakes.security.doors import HEALTH, REFLECTION, bearer, knock, methods, service_of, token
+from tests.fakes.security.keys import (
     CLUSTER_TOKEN,
     cluster_token_file,
     keys_on_disk,
     wrong_secret,
 )
-from tests.fakes.router_process import ROOT
-from tests.fakes.warm_process import WarmProcess
+from tests.fakes.text import tiny_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.fakes.doors import Metadata
-    from tests.fakes.keys import KeysOnDisk
+    from tests.fakes.security.doors import Metadata
+    from tests.fakes.security.keys import KeysOnDisk
 
 REFUSED = grpc.StatusCode.UNAUTHENTICATED
 SOON_S = 20.0

@@ -12,14 +12,14 @@ from shared.engine.llm import LLM
 from shared.kv.group_rules import GroupKind
 from shared.kv.identity import block_key
 from shared.request.sampling_params import SamplingParams
-from tests.fakes.live_worker import BLOCK_SIZE
+from tests.fakes.worker.live_worker import BLOCK_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
     from shared.engine.engine import Engine
-    from tests.fakes.live_worker import LiveWorker
+    from tests.fakes.worker.live_worker import LiveWorker
 
 
 def prompt_of(num_tokens: int, seed: int) -> list[int]:

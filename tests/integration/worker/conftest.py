@@ -8,7 +8,7 @@ import pytest
 
 from shared.engine.llm import LLM
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from tests.fakes.live_worker import BLOCK_SIZE, MAX_NUM_BATCHED_TOKENS
+from tests.fakes.worker.live_worker import BLOCK_SIZE, MAX_NUM_BATCHED_TOKENS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -25,8 +25,8 @@ from shared.errors import (
 from shared.rpc.status import from_rpc_error
 from shared.worker.health.liveness import Watchdog
 from shared.worker.join.joining import member_of
-from tests.fakes.live_worker import BLOCK_SIZE, LiveWorker, live_pair, live_worker
-from tests.fakes.lora_folders import merge, write_lora
+from tests.fakes.checkpoints.lora_folders import merge, write_lora
+from tests.fakes.worker.live_worker import BLOCK_SIZE, LiveWorker, live_pair, live_worker
 from tests.integration.worker.asking import assert_idle, eventually, expect, prompt_of
 
 if TYPE_CHECKING:

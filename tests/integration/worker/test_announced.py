@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from tests.fakes.live_worker import live_worker
+from tests.fakes.worker.live_worker import live_worker
 
 if TYPE_CHECKING:
     from pathlib import Path

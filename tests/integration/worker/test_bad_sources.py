@@ -10,7 +10,7 @@ import pytest
 
 from baton.v1 import common_pb2
 from shared.worker.peers.transfer_servicer import TransferServicer
-from tests.fakes.cheating_peers import (
+from tests.fakes.worker.cheating_peers import (
     BoastfulPeer,
     CorruptPeer,
     CutOffPeer,
@@ -18,7 +18,7 @@ from tests.fakes.cheating_peers import (
     MiscountingPeer,
     StalledPeer,
 )
-from tests.fakes.live_worker import BLOCK_SIZE, LiveWorker, live_worker
+from tests.fakes.worker.live_worker import BLOCK_SIZE, LiveWorker, live_worker
 from tests.integration.worker.asking import assert_idle, eventually, expect, prompt_of
 
 if TYPE_CHECKING:

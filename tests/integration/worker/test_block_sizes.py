@@ -10,8 +10,8 @@ import pytest
 
 from shared.connector.instrumented import Direction
 from shared.errors import IncompatiblePeerError
-from tests.fakes.checkpoint_folder import write_checkpoints
-from tests.fakes.group_kinds import SPECS
+from tests.fakes.checkpoints.folder import write_checkpoints
+from tests.fakes.checkpoints.group_kinds import SPECS
 from tests.integration.worker.asking import assert_idle, engines_in, expect, prompt_of
 from tests.integration.worker.test_rank_groups import moved_bytes, two_groups
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from shared.engine.llm import LLM
     from shared.kv.layout import KVLayout
-    from tests.fakes.live_worker import LiveWorker
+    from tests.fakes.worker.live_worker import LiveWorker
 
 #: A checkpoint, its KV cache, block sizes of sender and receiver, their ranks, and the connector.
 CASES = [

@@ -11,7 +11,7 @@ import pytest
 from baton.v1 import common_pb2, worker_pb2
 from shared.errors import InvalidRequestError
 from shared.rpc.status import from_rpc_error
-from tests.fakes.live_worker import BLOCK_SIZE, live_worker
+from tests.fakes.worker.live_worker import BLOCK_SIZE, live_worker
 from tests.integration.worker.asking import assert_idle, expect, prompt_of
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from shared.engine.pipeline import step_pipeline
 from shared.engine.step.parts import StepInParts
 from shared.identity import Role
 from shared.model.random_checkpoint import write_random_checkpoint
-from tests.fakes.group_kinds import SPECS
-from tests.fakes.live_worker import live_worker
+from tests.fakes.checkpoints.group_kinds import SPECS
+from tests.fakes.worker.live_worker import live_worker
 from tests.integration.worker.asking import (
     assert_idle,
     eventually,

@@ -9,10 +9,10 @@ import pytest
 from shared.engine.llm import LLM
 from shared.kv.group_rules import GroupKind
 from shared.model.random_checkpoint import write_random_checkpoint
-from tests.fakes.group_kinds import SPECS
-from tests.fakes.group_kinds import WINDOW as CHUNK
-from tests.fakes.kv_groups import all_tokens_kept
-from tests.fakes.live_worker import BLOCK_SIZE, live_pair
+from tests.fakes.checkpoints.group_kinds import SPECS
+from tests.fakes.checkpoints.group_kinds import WINDOW as CHUNK
+from tests.fakes.engine.kv_groups import all_tokens_kept
+from tests.fakes.worker.live_worker import BLOCK_SIZE, live_pair
 from tests.integration.worker.asking import assert_idle, expect, prompt_of
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import pytest
 
 from shared.engine.llm import LLM
 from shared.errors import TransferFailure
-from tests.fakes.checkpoint_folder import write_checkpoints
-from tests.fakes.damage import lose_a_piece, send_no_end_of
-from tests.fakes.group_kinds import CASES, SPECS
-from tests.fakes.live_worker import BLOCK_SIZE, live_pair
+from tests.fakes.checkpoints.folder import write_checkpoints
+from tests.fakes.checkpoints.group_kinds import CASES, SPECS
+from tests.fakes.worker.damage import lose_a_piece, send_no_end_of
+from tests.fakes.worker.live_worker import BLOCK_SIZE, live_pair
 from tests.integration.worker.asking import assert_idle, expect, prompt_of
 
 if TYPE_CHECKING:

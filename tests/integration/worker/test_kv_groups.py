@@ -10,10 +10,10 @@ import pytest
 
 from shared.engine.llm import LLM
 from shared.model.random_checkpoint import write_random_checkpoint
-from tests.fakes.damage import fail_hand_overs, flip_a_bit
-from tests.fakes.group_kinds import SPECS, WINDOW
-from tests.fakes.kv_groups import all_tokens_kept, split_layers
-from tests.fakes.live_worker import BLOCK_SIZE, LiveWorker, live_pair, live_worker
+from tests.fakes.checkpoints.group_kinds import SPECS, WINDOW
+from tests.fakes.engine.kv_groups import all_tokens_kept, split_layers
+from tests.fakes.worker.damage import fail_hand_overs, flip_a_bit
+from tests.fakes.worker.live_worker import BLOCK_SIZE, LiveWorker, live_pair, live_worker
 from tests.integration.worker.asking import assert_idle, expect, prompt_of
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM
 
 from baton.v1 import transfer_pb2, transfer_pb2_grpc
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from tests.fakes.kv_scales import own_name, rounded_logits, write_kv_scales
-from tests.fakes.live_worker import BLOCK_SIZE, LiveWorker, live_pair, live_worker
+from tests.fakes.checkpoints.kv_scales import own_name, rounded_logits, write_kv_scales
+from tests.fakes.worker.live_worker import BLOCK_SIZE, LiveWorker, live_pair, live_worker
 from tests.integration.worker.asking import assert_idle, prompt_of
 from tests.unit.model.checkpoints import edit_tensors
 

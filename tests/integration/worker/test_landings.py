@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from services.prefill.publisher import Publisher
-from tests.fakes.live_worker import BLOCK_SIZE, LiveWorker, live_worker
+from tests.fakes.worker.live_worker import BLOCK_SIZE, LiveWorker, live_worker
 from tests.integration.worker.asking import assert_idle, eventually, expect, prompt_of
 
 if TYPE_CHECKING:

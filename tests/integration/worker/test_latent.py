@@ -9,9 +9,9 @@ import pytest
 
 from shared.engine.llm import LLM
 from shared.model.random_checkpoint import write_random_checkpoint
-from tests.fakes.damage import flip_a_bit
-from tests.fakes.latent import LATENT, ROW
-from tests.fakes.live_worker import BLOCK_SIZE, live_pair
+from tests.fakes.checkpoints.latent import LATENT, ROW
+from tests.fakes.worker.damage import flip_a_bit
+from tests.fakes.worker.live_worker import BLOCK_SIZE, live_pair
 from tests.integration.worker.asking import assert_idle, expect, prompt_of
 
 if TYPE_CHECKING:

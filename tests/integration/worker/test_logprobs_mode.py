@@ -9,7 +9,7 @@ import pytest
 from shared.request.logprobs_mode import LogprobsMode
 from shared.request.sampling_params import SamplingParams
 from shared.request.wire import sampling_to_wire
-from tests.fakes.live_worker import live_pair
+from tests.fakes.worker.live_worker import live_pair
 from tests.integration.worker.asking import assert_idle, prompt_of
 
 if TYPE_CHECKING:

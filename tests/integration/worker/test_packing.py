@@ -9,8 +9,8 @@ import pytest
 
 from shared.connector.instrumented import Direction
 from shared.model.random_checkpoint import write_random_checkpoint
-from tests.fakes.group_kinds import SPECS
-from tests.fakes.live_worker import live_worker
+from tests.fakes.checkpoints.group_kinds import SPECS
+from tests.fakes.worker.live_worker import live_worker
 from tests.integration.worker.asking import assert_idle, kept_blocks, prompt_of
 
 if TYPE_CHECKING:

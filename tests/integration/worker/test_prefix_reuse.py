@@ -14,7 +14,7 @@ from shared.engine.sequence.request import EngineRequest
 from shared.request.sampling_params import SamplingParams
 from shared.worker.reuse.source import sources_from_wire
 from shared.worker.reuse_settings import ReusePolicy
-from tests.fakes.live_worker import BLOCK_SIZE, LiveWorker, live_worker
+from tests.fakes.worker.live_worker import BLOCK_SIZE, LiveWorker, live_worker
 from tests.integration.worker.asking import assert_idle, eventually, expect, is_running, prompt_of
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from services.prefill.publisher import Publisher
 from shared.connector.instrumented import OK, Direction
 from shared.errors import TransferError, TransferFailure
 from shared.model.drafts.random_heads import HeadSpec, write_random_head
-from tests.fakes.live_worker import LiveWorker, live_worker
+from tests.fakes.worker.live_worker import LiveWorker, live_worker
 from tests.integration.worker.asking import assert_idle, expect, prompt_of
 from tests.unit.model.checkpoints import edit_json
 

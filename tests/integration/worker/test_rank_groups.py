@@ -20,11 +20,11 @@ from shared.connector.instrumented import Direction
 from shared.connector.protocol.inbound import Inbound
 from shared.errors import TransferFailure
 from shared.kv.group_rules import GroupKind
-from tests.fakes.checkpoint_folder import write_checkpoints
-from tests.fakes.group_kinds import SPECS
-from tests.fakes.live_worker import BLOCK_SIZE, LiveWorker, live_worker
-from tests.fakes.rank_arenas import own_heads
-from tests.fakes.scattered_ranks import scattered_hand_offs
+from tests.fakes.checkpoints.folder import write_checkpoints
+from tests.fakes.checkpoints.group_kinds import SPECS
+from tests.fakes.ranks.arenas import own_heads
+from tests.fakes.ranks.scattered import scattered_hand_offs
+from tests.fakes.worker.live_worker import BLOCK_SIZE, LiveWorker, live_worker
 from tests.integration.worker.asking import assert_idle, engines_in, eventually, expect, prompt_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 from baton.v1 import common_pb2, worker_pb2
 from shared.identity import Role
 from shared.worker.join.joining import load_of
-from tests.fakes.live_worker import BLOCK_SIZE, TIMEOUT_S, LiveWorker, live_pair
+from tests.fakes.worker.live_worker import BLOCK_SIZE, TIMEOUT_S, LiveWorker, live_pair
 from tests.integration.worker.asking import assert_idle, eventually, expect, prompt_of
 
 if TYPE_CHECKING:

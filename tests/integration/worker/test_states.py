@@ -11,9 +11,9 @@ from shared.engine.llm import LLM
 from shared.kv.group_rules import GroupKind
 from shared.kv.identity import block_key
 from shared.model.random_checkpoint import write_random_checkpoint
-from tests.fakes.damage import fail_hand_overs, flip_a_bit
-from tests.fakes.group_kinds import SPECS
-from tests.fakes.live_worker import BLOCK_SIZE, LiveWorker, live_pair
+from tests.fakes.checkpoints.group_kinds import SPECS
+from tests.fakes.worker.damage import fail_hand_overs, flip_a_bit
+from tests.fakes.worker.live_worker import BLOCK_SIZE, LiveWorker, live_pair
 from tests.integration.worker.asking import assert_idle, expect, prompt_of
 
 if TYPE_CHECKING:

@@ -11,14 +11,14 @@ from safetensors.torch import save_file
 
 from shared.engine.llm import LLM
 from shared.gguf.folder import model_folder
-from tests.fakes.gguf_model import export
-from tests.fakes.live_worker import BLOCK_SIZE, MAX_NUM_BATCHED_TOKENS, live_pair
+from tests.fakes.checkpoints.gguf import export
+from tests.fakes.model.transformers_models import random_model, save
 from tests.fakes.stored.answers import Meaning
 from tests.fakes.stored.base import quantise_checkpoint
 from tests.fakes.stored.cases import WITH_INPUTS
 from tests.fakes.stored.hqq import Hqq
 from tests.fakes.stored.models import FAMILIES, wants_of
-from tests.fakes.transformers_models import random_model, save
+from tests.fakes.worker.live_worker import BLOCK_SIZE, MAX_NUM_BATCHED_TOKENS, live_pair
 from tests.integration.worker.asking import assert_idle, expect, prompt_of
 
 if TYPE_CHECKING:

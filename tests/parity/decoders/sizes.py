@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.fakes.cases.common import DERIVED, FULL, MULTI_HEAD, SLIDING, WINDOW
+from tests.fakes.families.common import DERIVED, FULL, MULTI_HEAD, SLIDING, WINDOW
 
 #: As different configs call the number of experts, of those that a token has, and their size.
 EXPERTS: dict[str, Any] = {

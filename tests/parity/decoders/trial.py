@@ -15,7 +15,7 @@ from shared.errors import ModelLoadError
 from shared.model.checkpoint.config import has_family, read_config
 from shared.model.families.registry import ARCHITECTURES
 from shared.model.generic.description import load_config
-from tests.fakes.transformers_models import ODD_SIZES, random_model
+from tests.fakes.model.transformers_models import ODD_SIZES, random_model
 from tests.parity.answers import outcomes
 from tests.parity.cells import EQUAL, REFUSED, Cell
 from tests.parity.decoders.sizes import settings_of

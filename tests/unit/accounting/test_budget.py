@@ -70,7 +70,7 @@ def test_a_run_that_costs_too_much_has_a_failure_more() -> None:
 
 def test_a_tier_is_a_folder() -> None:
     assert tier_of("tests/unit/kv/test_block_pool.py::test_x[a/b]") == "unit"
-    assert tier_of("tests/fakes/model.py") == ""
+    assert tier_of("tests/fakes/engine/model.py") == ""
     assert tier_of("elsewhere/unit/test_x.py") == ""
 
 

@@ -12,17 +12,17 @@ import psutil
 ROOT = Path(__file__).parents[3]
 CONFTEST = """
 from tests.accounting.shared_nurseries import SharedNurseries
-from tests.fakes.warm_process import LOADED
-LOADED["tests.fakes.waiting"] = ("json",)
+from tests.fakes.processes.warm_process import LOADED
+LOADED["tests.fakes.processes.waiting"] = ("json",)
 def pytest_configure(config):
     config.pluginmanager.register(SharedNurseries())
 """
 PROGRAM = """
 import os, pathlib, psutil
-from tests.fakes.warm_process import WarmProcess
+from tests.fakes.processes.warm_process import WarmProcess
 def test_a_copy():
     with open("log", "wb") as log:
-        argv = ("tests.fakes.waiting",)
+        argv = ("tests.fakes.processes.waiting",)
         killed, left = (WarmProcess(argv, cwd=ROOT, env=os.environ, log=log) for _ in range(2))
     own = psutil.Process(killed.pid).parent()
     killed.kill()

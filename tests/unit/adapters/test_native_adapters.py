@@ -11,16 +11,16 @@ from gguf import GGMLQuantizationType as Type
 from shared.adapters.reading import read_adapter
 from shared.gguf.folder import model_folder
 from shared.model.loader import load_model
-from tests.fakes.adapters import adapted, save_adapter
-from tests.fakes.gguf_model import export
-from tests.fakes.paged_driver import PagedDriver
-from tests.fakes.transformers_models import logits_after, random_model, random_prompt, save
+from tests.fakes.checkpoints.adapters import adapted, save_adapter
+from tests.fakes.checkpoints.gguf import export
+from tests.fakes.model.paged_driver import PagedDriver
+from tests.fakes.model.transformers_models import logits_after, random_model, random_prompt, save
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 #: Ranks on both sides of a vector's length, and of what a tile has; parts that end within a panel.
 CONFIGS: tuple[dict[str, Any], ...] = (

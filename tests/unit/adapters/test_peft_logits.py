@@ -11,16 +11,16 @@ import torch
 from shared.adapters.reading import read_adapter
 from shared.adapters.targets import BaseModules
 from shared.model.loader import load_model
-from tests.fakes.adapters import adapted, save_adapter
-from tests.fakes.family_cases import CASES
-from tests.fakes.paged_driver import PagedDriver
-from tests.fakes.transformers_models import logits_after, random_model, random_prompt, save
+from tests.fakes.checkpoints.adapters import adapted, save_adapter
+from tests.fakes.families.cases import CASES
+from tests.fakes.model.paged_driver import PagedDriver
+from tests.fakes.model.transformers_models import logits_after, random_model, random_prompt, save
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 MAX_RANK = 64
 NUM_TOKENS = 3

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.adapters.adapter import Adapter
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 #: The layers of the base.
 NUM_LAYERS, HIDDEN, INNER = 2, 48, 72

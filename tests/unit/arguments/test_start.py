@@ -41,7 +41,7 @@ FIRST: dict[str, Any] = {
     "generation_config": "vllm",
     "override_generation_config": {"temperature": 0.5},
     "model_impl": "torch",
-    "logits_processors": ["tests.fakes.logits_processors:NoRepeat"],
+    "logits_processors": ["tests.fakes.engine.logits_processors:NoRepeat"],
     "load_format": "dummy",
     "download_dir": "TMP",
     "ignore_patterns": ["*.bin", "*.md"],

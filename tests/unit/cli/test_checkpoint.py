@@ -17,7 +17,7 @@ from cli.doctor.finding import Level
 from cli.errors import CommandError
 from cli.places import SHIPPED_MODEL
 from cli.start.model_folder import resolve_model
-from tests.fakes.gguf_model import add_tokenizer, export
+from tests.fakes.checkpoints.gguf import add_tokenizer, export
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,8 +18,8 @@ from cli.places import SHIPPED_MODEL
 from cli.start.ports import free_port
 from cli.up_command import cluster_spec
 from shared.rpc.tls.identity import PeerRole
-from tests.fakes.certificates import authority, issue
-from tests.fakes.keys import keys_on_disk
+from tests.fakes.security.certificates import authority, issue
+from tests.fakes.security.keys import keys_on_disk
 from tests.unit.model.checkpoints import edit_json
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from cli.doctor.surroundings import (
     check_redis,
     check_tracing,
 )
-from tests.fakes.ports import free_port
-from tests.fakes.redis_server import RedisServer
+from tests.fakes.directory.redis_server import RedisServer
+from tests.fakes.servers.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

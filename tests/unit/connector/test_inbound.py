@@ -19,7 +19,7 @@ from shared.errors import TransferError, TransferFailure
 from shared.identity import WorkerId
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
-from tests.suites.connector_harness import (
+from tests.suites.connector.harness import (
     BLOCK_BYTES,
     LAYOUT,
     NUM_BLOCKS,

@@ -12,7 +12,7 @@ from shared.connector.local import LocalConnector, LocalHub
 from shared.errors import TransferError, TransferFailure
 from shared.identity import WorkerId
 from shared.kv.memory import KVMemory
-from tests.suites.connector_harness import BLOCK_BYTES, LAYOUT
+from tests.suites.connector.harness import BLOCK_BYTES, LAYOUT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

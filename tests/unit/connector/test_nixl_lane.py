@@ -12,7 +12,7 @@ from shared.connector.nixl.lane import Lane, LaneError
 from shared.connector.protocol.link import PieceParts
 from shared.kv.cut import Cut
 from shared.kv.memory import KVMemory
-from tests.suites.connector_harness import BLOCK_BYTES, LAYOUT
+from tests.suites.connector.harness import BLOCK_BYTES, LAYOUT
 
 
 class OnDevice:

@@ -12,7 +12,7 @@ from shared.connector.registry import FACTORIES, ConnectorSettings, create
 from shared.errors import ConfigError
 from shared.identity import WorkerId
 from shared.kv.memory import KVMemory
-from tests.suites.connector_harness import BLOCK_BYTES, LAYOUT
+from tests.suites.connector.harness import BLOCK_BYTES, LAYOUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

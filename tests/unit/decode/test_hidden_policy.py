@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from baton.v1.prefill_pb2 import PrefillDone
 from services.decode.hidden import HiddenOutcome, HiddenPolicy, states_counter
 from shared.engine.prompt_hidden import HiddenFormat
-from shared.engine.speculation_config import SpeculationConfig
+from shared.engine.settings.speculation import SpeculationConfig
 from shared.request.sampling_params import SamplingParams
 
 #: Of a model with a hidden size of 4096 in bfloat16.

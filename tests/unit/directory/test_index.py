@@ -14,7 +14,7 @@ from shared.kv.block_pool import BlockPool
 from shared.kv.change_log import CacheChange
 from shared.kv.tier import BlockTier
 from shared.worker.join.change_batch import take_batch
-from tests.fakes.cache_traffic import PoolTraffic
+from tests.fakes.engine.cache_traffic import PoolTraffic
 from tests.suites.directory import DEVICE, DISK, HOST, A, B, hashes
 
 if TYPE_CHECKING:

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from shared.model.loader import LoadedModel, load_model
+from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from tests.fakes import engines
-from tests.fakes.engines import StepMode
+from tests.fakes.engine import engines
+from tests.fakes.engine.engines import StepMode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from shared.model.loaded import LoadedModel
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.fakes.engines import generate, make_engine, make_request
+from tests.fakes.engine.engines import generate, make_engine, make_request
 
 if TYPE_CHECKING:
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
     from shared.request.answer import PositionLogprobs
 
 NUM_TOKENS = 12

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared.engine.choices import SchedulingPolicy
 from shared.engine.llm import LLM
+from shared.engine.settings.choices import SchedulingPolicy
 from shared.model.drafts.random_heads import HeadSpec, write_random_head
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from tests.fakes.company import Company, is_full, num_answers, plain_prompts
-from tests.fakes.mtp import DELTA_SIZES
+from tests.fakes.checkpoints.mtp import DELTA_SIZES
+from tests.fakes.engine.company import Company, is_full, num_answers, plain_prompts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -93,7 +93,7 @@ def company(executor: str, setting: Setting, models: Path) -> Iterator[Company]:
         "enable_prompt_embeds": True,
         "enable_return_hidden_states": True,
         "scheduling_policy": SchedulingPolicy.PRIORITY,
-        "logits_processors": ("tests.fakes.logits_processors:NoRepeat",),
+        "logits_processors": ("tests.fakes.engine.logits_processors:NoRepeat",),
         # How long a busy machine takes is no subject here.
         "structured_outputs_timeout_s": 600.0,
         **setting.fields,

@@ -7,7 +7,7 @@ import pytest
 from shared.engine.sequence.events import Admitted
 from shared.errors import InternalError, InvalidRequestError, UnavailableError
 from shared.request.answer import FinishReason
-from tests.fakes.engines import (
+from tests.fakes.engine.engines import (
     StepMode,
     cached_hashes,
     drain,
@@ -16,7 +16,7 @@ from tests.fakes.engines import (
     make_engine,
     make_request,
 )
-from tests.fakes.model import FakeLoadedModel
+from tests.fakes.engine.model import FakeLoadedModel
 
 pytestmark = pytest.mark.usefixtures("step_mode")
 

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import settings
 
-from shared.engine.choices import SchedulingPolicy
+from shared.engine.settings.choices import SchedulingPolicy
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from tests.accounting.effort import examples
-from tests.fakes.engines import StepMode, generate, make_engine, make_request
-from tests.fakes.kv_groups import split_layers
-from tests.fakes.model import Chunk, FakeLoadedModel, FakeModel, make_spec
-from tests.suites.engine_machine import EngineMachine
+from tests.fakes.engine.engines import StepMode, generate, make_engine, make_request
+from tests.fakes.engine.kv_groups import split_layers
+from tests.fakes.engine.model import Chunk, FakeLoadedModel, FakeModel, make_spec
+from tests.suites.engine.machine import EngineMachine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shared.engine.engine import Engine
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 
 class OverlappedMachine(EngineMachine):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.suites.engine_on_device import EngineOnDeviceSuite
+from tests.suites.engine.on_device import EngineOnDeviceSuite
 
 
 class TestEngineOnCpu(EngineOnDeviceSuite):

@@ -25,8 +25,8 @@ from shared.request.prompt_embeds import (
     PromptEmbeds,
 )
 from shared.request.sampling_params import SamplingParams
-from tests.fakes.engines import drain, expected_tokens, generate, make_engine, make_request
-from tests.fakes.model import FakeLoadedModel
+from tests.fakes.engine.engines import drain, expected_tokens, generate, make_engine, make_request
+from tests.fakes.engine.model import FakeLoadedModel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from shared.engine.engine import Engine
     from shared.engine.sequence.request import EngineRequest
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 NUM_TOKENS = 10
 RNG = np.random.default_rng(4)

@@ -11,15 +11,15 @@ import torch
 
 from shared.engine.prompt_rows import PromptRows
 from shared.engine.sequence.events import PromptStates
+from shared.engine.step.followers.plan_codec import decode_plan, encode_plan
 from shared.engine.step.plan import StepPlan, WantedRows
-from shared.engine.step.plan_codec import decode_plan, encode_plan
 from shared.errors import InternalError, InvalidRequestError
-from tests.fakes.engines import Run, drain, generate, make_engine, make_request
-from tests.fakes.model import FakeLoadedModel
+from tests.fakes.engine.engines import Run, drain, generate, make_engine, make_request
+from tests.fakes.engine.model import FakeLoadedModel
 
 if TYPE_CHECKING:
     from shared.engine.sequence.request import EngineRequest
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 RNG = np.random.default_rng(7)
 PROMPTS = [RNG.integers(3, 512, n).tolist() for n in (1, 2, 5, 16, 33, 61)]

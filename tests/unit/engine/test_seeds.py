@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from shared.engine.sequence.request import KVSource
-from tests.fakes.engines import Run, drain, generate, make_engine, make_request
+from tests.fakes.engine.engines import Run, drain, generate, make_engine, make_request
 
 if TYPE_CHECKING:
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 PROMPT = np.random.default_rng(1).integers(3, 512, 23).tolist()
 OTHERS = [np.random.default_rng(i).integers(3, 512, 11 + i).tolist() for i in range(6)]

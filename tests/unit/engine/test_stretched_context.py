@@ -8,7 +8,7 @@ import pytest
 
 from shared.engine.llm import LLM
 from shared.request.sampling_params import SamplingParams
-from tests.fakes.transformers_models import greedy, random_model, random_prompt, save
+from tests.fakes.model.transformers_models import greedy, random_model, random_prompt, save
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from shared.engine.sequence.events import Admitted, NewTokens
 from shared.engine.sequence.request import KVSource
 from shared.errors import InternalError, InvalidRequestError, RequestCancelledError
 from shared.request.answer import FinishReason
-from tests.fakes.engines import (
+from tests.fakes.engine.engines import (
     BLOCK_SIZE,
     Run,
     cached_hashes,

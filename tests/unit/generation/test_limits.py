@@ -11,7 +11,7 @@ from services.router.config import RouterConfig
 from shared.config import load_config
 from shared.errors import ConfigError
 from shared.generation.limits import RequestLimits
-from tests.fakes.openai_api import OpenAIApi
+from tests.fakes.router.openai_api import OpenAIApi
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

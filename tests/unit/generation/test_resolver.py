@@ -17,7 +17,7 @@ from shared.request.thinking_budget import ThinkingBudget
 from shared.request.wire import sampling_from_wire, sampling_to_wire
 from shared.text.generation_defaults import GenerationDefaults
 from shared.text.tokenizer import Tokenizer
-from tests.fakes import tiny_tokenizer
+from tests.fakes.text import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer.load()
 THINKING = Thinking(begin_token_id=3, end_token_id=4, is_open=False)

@@ -8,7 +8,7 @@ import pytest
 
 from services.worker.config import WorkerProgramConfig
 from shared.config import load_config
-from shared.engine.rank_settings import POD_VARIABLE, placed_ranks
+from shared.engine.settings.ranks import POD_VARIABLE, placed_ranks
 from tests.unit.helm.chart import CHART, NEWEST, Rendered, case_flags, env, helm, render
 from tests.unit.helm.test_schemas import _validator
 

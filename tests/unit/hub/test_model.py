@@ -18,7 +18,7 @@ from shared.folder.changes import FolderChanges
 from shared.folder.find import change_folder
 from shared.hub.model import hub_name, is_on_hub, local_model
 from shared.hub.settings import HubSettings
-from tests.fakes.hub import COMMIT, TOKEN, Hub, running_hub
+from tests.fakes.servers.hub import COMMIT, TOKEN, Hub, running_hub
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

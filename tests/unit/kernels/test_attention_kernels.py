@@ -11,9 +11,9 @@ import torch
 from kernels.kv_write import kv_write
 from kernels.paged_attention import paged_attention
 from kernels.paged_attention.scores import Scores
-from tests.fakes.interpreted import run_interpreted
-from tests.fakes.paged_driver import make_metadata, poisoned_cache
-from tests.suites.attention_kernels import CASES, DIVIDED, check_attention
+from tests.fakes.kernels.interpreted import run_interpreted
+from tests.fakes.model.paged_driver import make_metadata, poisoned_cache
+from tests.suites.kernels.attention_kernels import CASES, DIVIDED, check_attention
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +33,7 @@ def test_torch_attends_as_defined(case: str) -> None:
 def interpreted() -> Mapping[str, str | None]:
     """What the interpreter said of each case."""
     pytest.importorskip("triton")
-    return run_interpreted("tests.suites.attention_kernels")
+    return run_interpreted("tests.suites.kernels.attention_kernels")
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -9,8 +9,8 @@ import torch
 
 from kernels.block_copy import HeadRange, copy_blocks, gather_blocks, scatter_blocks
 from kernels.block_copy.plan import plan_copy
-from tests.fakes.interpreted import run_interpreted
-from tests.suites.block_copy import CASES, check_copy
+from tests.fakes.kernels.interpreted import run_interpreted
+from tests.suites.kernels.block_copy import CASES, check_copy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +25,7 @@ def test_torch_copies_token_by_token(case: str) -> None:
 def interpreted() -> Mapping[str, str | None]:
     """What the interpreter said of each case."""
     pytest.importorskip("triton")
-    return run_interpreted("tests.suites.block_copy")
+    return run_interpreted("tests.suites.kernels.block_copy")
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -16,7 +16,7 @@ pytest.importorskip("triton")
 from kernels.compile_cases import all_cases
 from kernels.compile_gate.gate import SHARED_LIMIT_BYTES, Resources
 from kernels.compile_gate.record import Record
-from tests.fakes.warm_process import WarmProcess
+from tests.fakes.processes.warm_process import WarmProcess
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,7 +91,7 @@ def test_every_kernel_has_a_case_on_every_architecture() -> None:
 
 @pytest.mark.timeout(900)
 def test_bad_kernels_fail_each_for_its_reason(tmp_path: Path) -> None:
-    code, said = run(tmp_path, "tests.fakes.bad_kernels")
+    code, said = run(tmp_path, "tests.fakes.kernels.bad_kernels")
     assert code == 1, said
     well = re.findall(r"^sm_90 (product|tile at once) .* ok$", said, re.MULTILINE)
     assert well == ["product", "tile at once"]

@@ -9,8 +9,8 @@ import torch
 
 from kernels.grouped_matmul import group_rows, grouped_matmul
 from kernels.weighted_sum import weighted_sum
-from tests.fakes.interpreted import run_interpreted
-from tests.suites.expert_kernels import checks
+from tests.fakes.kernels.interpreted import run_interpreted
+from tests.suites.kernels.expert_kernels import checks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +22,7 @@ CHECKS = checks("torch")
 def interpreted() -> Mapping[str, str | None]:
     """What the interpreter said of each check."""
     pytest.importorskip("triton")
-    return run_interpreted("tests.suites.expert_kernels")
+    return run_interpreted("tests.suites.kernels.expert_kernels")
 
 
 @pytest.mark.parametrize("name", CHECKS)

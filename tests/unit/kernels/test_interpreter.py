@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from kernels.interpreter import install, narrow, widen
-from tests.fakes.interpreted import run_interpreted
-from tests.suites.interpreter import CHECKS
+from tests.fakes.kernels.interpreted import run_interpreted
+from tests.suites.kernels.interpreter import CHECKS
 
 pytest.importorskip("triton")
 
@@ -16,7 +16,7 @@ pytest.importorskip("triton")
 @pytest.fixture(scope="module")
 def interpreted() -> dict[str, str | None]:
     """What went wrong with each check."""
-    return run_interpreted("tests.suites.interpreter")
+    return run_interpreted("tests.suites.kernels.interpreter")
 
 
 @pytest.mark.parametrize("name", CHECKS)

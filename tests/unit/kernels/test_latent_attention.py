@@ -10,9 +10,9 @@ import torch
 from kernels.latent_attention import LatentWeights, paged
 from kernels.paged_attention import paged_attention
 from kernels.paged_attention.scores import Scores
-from tests.fakes.interpreted import run_interpreted
-from tests.fakes.paged_driver import make_metadata
-from tests.suites.latent_kernels import (
+from tests.fakes.kernels.interpreted import run_interpreted
+from tests.fakes.model.paged_driver import make_metadata
+from tests.suites.kernels.latent_kernels import (
     BLOCK_SIZE,
     HEADS,
     LATENT,
@@ -49,7 +49,7 @@ def _one_thread() -> None:
 def interpreted() -> Mapping[str, str | None]:
     """What the interpreter said of each check."""
     pytest.importorskip("triton")
-    return run_interpreted("tests.suites.latent_kernels")
+    return run_interpreted("tests.suites.kernels.latent_kernels")
 
 
 @pytest.mark.parametrize("name", checks("triton"))

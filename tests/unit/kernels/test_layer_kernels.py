@@ -11,8 +11,8 @@ from kernels.low_rank import LowRankSlots, RowSegments, Segment, add_low_rank
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope_kv_write import rope_kv_write
 from kernels.silu_mul import silu_mul
-from tests.fakes.interpreted import run_interpreted
-from tests.suites.layer_kernels import checks
+from tests.fakes.kernels.interpreted import run_interpreted
+from tests.suites.kernels.layer_kernels import checks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +24,7 @@ CHECKS = checks("torch")
 def interpreted() -> Mapping[str, str | None]:
     """What the interpreter said of each check."""
     pytest.importorskip("triton")
-    return run_interpreted("tests.suites.layer_kernels")
+    return run_interpreted("tests.suites.kernels.layer_kernels")
 
 
 @pytest.mark.parametrize("name", CHECKS)

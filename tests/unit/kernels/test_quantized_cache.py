@@ -13,10 +13,10 @@ from kernels.kv_write.cache import QuantizedCache
 from kernels.paged_attention import paged_attention
 from kernels.paged_attention.scores import Scores
 from kernels.quantize_rows import quantize_rows
-from tests.fakes.interpreted import run_interpreted
-from tests.fakes.paged_driver import make_metadata
-from tests.suites.quantized_cache import checks
-from tests.suites.quantized_cache import interpreted as interpreted_checks
+from tests.fakes.kernels.interpreted import run_interpreted
+from tests.fakes.model.paged_driver import make_metadata
+from tests.suites.kernels.quantized_cache import checks
+from tests.suites.kernels.quantized_cache import interpreted as interpreted_checks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +28,7 @@ CHECKS = checks("torch")
 def interpreted() -> Mapping[str, str | None]:
     """What the interpreter said of each check."""
     pytest.importorskip("triton")
-    return run_interpreted("tests.suites.quantized_cache")
+    return run_interpreted("tests.suites.kernels.quantized_cache")
 
 
 @pytest.mark.parametrize("name", CHECKS)

@@ -11,9 +11,9 @@ from kernels.quantized_matmul import quantized_matmul
 from kernels.weight_only_matmul import weight_only_matmul
 from kernels.weight_only_matmul.packing import pack_8_bits, pack_int4
 from kernels.weight_only_matmul.weight import unpack
-from tests.fakes.interpreted import run_interpreted
-from tests.fakes.tensors import random
-from tests.suites.quantized_matmul import checks
+from tests.fakes.kernels.interpreted import run_interpreted
+from tests.fakes.kernels.tensors import random
+from tests.suites.kernels.quantized_matmul import checks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +25,7 @@ CHECKS = checks("torch")
 def interpreted() -> Mapping[str, str | None]:
     """What the interpreter said of each check."""
     pytest.importorskip("triton")
-    return run_interpreted("tests.suites.quantized_matmul")
+    return run_interpreted("tests.suites.kernels.quantized_matmul")
 
 
 @pytest.mark.parametrize("name", CHECKS)

@@ -10,8 +10,8 @@ import torch
 from kernels.recurrence.conv import causal_conv
 from kernels.recurrence.delta import gated_delta
 from kernels.recurrence.mamba import mamba_scan
-from tests.fakes.interpreted import run_interpreted
-from tests.suites.recurrence_kernels import DELTA, MAMBA, checks, make_batch
+from tests.fakes.kernels.interpreted import run_interpreted
+from tests.suites.kernels.recurrence_kernels import DELTA, MAMBA, checks, make_batch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +28,7 @@ def _one_thread() -> None:
 def interpreted() -> Mapping[str, str | None]:
     """What the interpreter said of each check."""
     pytest.importorskip("triton")
-    return run_interpreted("tests.suites.recurrence_kernels")
+    return run_interpreted("tests.suites.kernels.recurrence_kernels")
 
 
 @pytest.mark.parametrize("name", CHECKS)

@@ -14,10 +14,10 @@ from kernels.native.library import load_library
 from kernels.sampling import choose_tokens, native
 from kernels.sampling.selection import weighted_threshold
 from shared.engine.sampler.random import Purpose, uniforms
-from tests.fakes.interpreted import run_interpreted
-from tests.fakes.tensors import random
-from tests.suites.sampling import checks, make_filters, numbers_for
-from tests.suites.sampling import interpreted as interpreted_checks
+from tests.fakes.kernels.interpreted import run_interpreted
+from tests.fakes.kernels.tensors import random
+from tests.suites.kernels.sampling import checks, make_filters, numbers_for
+from tests.suites.kernels.sampling import interpreted as interpreted_checks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,7 +78,7 @@ def test_the_library_draws_the_same_numbers(
 def interpreted() -> Mapping[str, str | None]:
     """What the interpreter said of each check."""
     pytest.importorskip("triton")
-    return run_interpreted("tests.suites.sampling")
+    return run_interpreted("tests.suites.kernels.sampling")
 
 
 @pytest.mark.timeout(600)

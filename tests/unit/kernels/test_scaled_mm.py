@@ -8,7 +8,7 @@ import torch
 from kernels.quantize_rows import quantize_rows
 from kernels.quantized_matmul import quantized_matmul
 from kernels.quantized_matmul.scaled_mm import is_better, scaled_mm
-from tests.fakes.tensors import random
+from tests.fakes.kernels.tensors import random
 
 FP8 = torch.float8_e4m3fn
 

@@ -10,8 +10,8 @@ import torch
 from kernels.quantized_matmul import quantized_matmul
 from kernels.weight_only_matmul.packing import pack_codes
 from kernels.weight_only_matmul.weight import unpack
-from tests.fakes.interpreted import run_interpreted
-from tests.suites.stored_matmul import FORMS, checks, make
+from tests.fakes.kernels.interpreted import run_interpreted
+from tests.suites.kernels.stored_matmul import FORMS, checks, make
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +23,7 @@ CHECKS = checks("torch")
 def interpreted() -> Mapping[str, str | None]:
     """What the interpreter said of each check."""
     pytest.importorskip("triton")
-    return run_interpreted("tests.suites.stored_matmul")
+    return run_interpreted("tests.suites.kernels.stored_matmul")
 
 
 @pytest.mark.parametrize("name", CHECKS)

@@ -18,7 +18,7 @@ from shared.kv.group_rules import GroupKind
 from shared.kv.hand_off import HandOff, Holder
 from shared.kv.layout import KVGroup, KVLayout, StateSection
 from shared.kv.split import KVSplit, keepers, kept_heads, rank_layout, sources
-from tests.fakes.rank_arenas import SENTINEL, Arenas, Contents, own_heads
+from tests.fakes.ranks.arenas import SENTINEL, Arenas, Contents, own_heads
 
 LAYERS = 4
 DELTA = (StateSection(2, ((2, 1), (2, 1), (4, 3))), StateSection(1, ((4, 5), (1, 2))))

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from shared.kv.huge_map import HUGE_BYTES, HugeMap
-from tests.fakes.mappings import address_of, mapped_at
+from tests.fakes.processes.mappings import address_of, mapped_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

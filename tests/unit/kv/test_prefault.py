@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from shared.kv import huge_map, prefault
 from shared.kv.huge_map import HugeMap
 from shared.kv.prefault import Prefault
-from tests.fakes.mappings import address_of, mapped_at
+from tests.fakes.processes.mappings import address_of, mapped_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

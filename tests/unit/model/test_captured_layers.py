@@ -9,12 +9,14 @@ import pytest
 import torch
 
 from shared.model.drafts.random_heads import write_sliced_checkpoint
-from shared.model.loader import LoadedModel, load_model
+from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from tests.fakes.paged_driver import make_metadata, poisoned_cache
+from tests.fakes.model.paged_driver import make_metadata, poisoned_cache
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from shared.model.loaded import LoadedModel
 
 BLOCK_SIZE, LAYERS = 8, 6
 

@@ -12,7 +12,7 @@ from shared.engine.llm import LLM
 from shared.errors import ConfigError
 from shared.model.device import made_on
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from tests.fakes.warm_process import WarmProcess
+from tests.fakes.processes.warm_process import WarmProcess
 
 
 @pytest.fixture(scope="module")

@@ -15,17 +15,18 @@ from shared.model.drafts.eagle import load_eagle
 from shared.model.drafts.eagle3 import load_eagle3
 from shared.model.drafts.medusa import load_medusa
 from shared.model.drafts.random_heads import HeadSpec, write_random_head
-from shared.model.loader import LoadedModel, load_model
+from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from tests.fakes.draft_reference import Eagle3Reference, EagleReference, medusa_logits
-from tests.fakes.group_kinds import SPECS
-from tests.fakes.paged_driver import make_metadata, poisoned_cache
+from tests.fakes.checkpoints.group_kinds import SPECS
+from tests.fakes.model.draft_reference import Eagle3Reference, EagleReference, medusa_logits
+from tests.fakes.model.paged_driver import make_metadata, poisoned_cache
 from tests.unit.model.checkpoints import edit_json, edit_tensors
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.model.drafts.base import FeatureHead
+    from shared.model.loaded import LoadedModel
 
 BLOCK_SIZE, VOCAB, LAYERS = 8, 300, 6
 

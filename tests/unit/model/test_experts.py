@@ -12,18 +12,18 @@ from shared.errors import ModelLoadError
 from shared.model.experts import choose
 from shared.model.families.experts.qwen_moe import QWEN2_MOE
 from shared.model.families.registry import FAMILIES
-from shared.model.feed_forwards import GroupScore, RouterScores, RouterSpec
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from shared.model.spec import NormPlace
-from tests.fakes.paged_driver import PagedDriver
-from tests.fakes.transformers_models import random_prompt
+from shared.model.spec.feed_forwards import GroupScore, RouterScores, RouterSpec
+from shared.model.spec.norms import NormPlace
+from tests.fakes.model.paged_driver import PagedDriver
+from tests.fakes.model.transformers_models import random_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 EXTRA = {
     "num_experts": 11,

@@ -15,9 +15,9 @@ from shared.model.checkpoint.config import load_spec, parse_spec
 from shared.model.checkpoint.files.tensor_files import stored_tensors
 from shared.model.families.registry import FAMILIES
 from shared.model.loader import load_model
-from tests.fakes.family_cases import CASES, FULL, SLIDING, WINDOW
-from tests.fakes.paged_driver import PagedDriver
-from tests.fakes.transformers_models import logits_after, random_model, random_prompt, save
+from tests.fakes.families.cases import CASES, FULL, SLIDING, WINDOW
+from tests.fakes.model.paged_driver import PagedDriver
+from tests.fakes.model.transformers_models import logits_after, random_model, random_prompt, save
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,11 +14,11 @@ from shared.model.checks import check_model
 from shared.model.drafts.random_heads import HeadSpec, write_random_head
 from shared.model.generic.model import TransformersCausalLM
 from shared.model.loader import load_model
-from tests.fakes.engines import make_engine
-from tests.fakes.family_cases import CASES as FAMILY_CASES
-from tests.fakes.family_cases import FULL, SLIDING, WINDOW
-from tests.fakes.paged_driver import PagedDriver
-from tests.fakes.transformers_models import logits_after, random_model, random_prompt, save
+from tests.fakes.engine.engines import make_engine
+from tests.fakes.families.cases import CASES as FAMILY_CASES
+from tests.fakes.families.cases import FULL, SLIDING, WINDOW
+from tests.fakes.model.paged_driver import PagedDriver
+from tests.fakes.model.transformers_models import logits_after, random_model, random_prompt, save
 from tests.unit.model.checkpoints import edit_json
 from tests.unit.model.test_families import SEEDS
 

@@ -19,9 +19,9 @@ from shared.model.drafts.random_heads import HeadSpec, write_random_head
 from shared.model.loader import load_model
 from shared.model.native.model import NativeCausalLM
 from shared.model.random_checkpoint import write_random_checkpoint
-from tests.fakes.latent import LATENT
-from tests.fakes.paged_driver import PagedDriver
-from tests.fakes.transformers_models import random_prompt
+from tests.fakes.checkpoints.latent import LATENT
+from tests.fakes.model.paged_driver import PagedDriver
+from tests.fakes.model.transformers_models import random_prompt
 from tests.unit.model.checkpoints import edit_json
 
 if TYPE_CHECKING:

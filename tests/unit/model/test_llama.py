@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from shared.model.loader import load_model
-from tests.fakes.paged_driver import PagedDriver
-from tests.fakes.transformers_models import (
+from tests.fakes.model.paged_driver import PagedDriver
+from tests.fakes.model.transformers_models import (
     greedy,
     logits_after,
     random_model,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.processes.warm_process import WarmProcess
 from tests.fakes.stored.base import quantise_checkpoint
 from tests.fakes.stored.compressed import INT4, Compressed
-from tests.fakes.warm_process import WarmProcess
 from tests.unit.model.checkpoints import edit_json, write
 
 NUM_SHARDS = 8
@@ -19,7 +19,7 @@ NUM_SHARDS = 8
 def peak_bytes(how: str, folder: Path, **settings: str) -> tuple[int, int]:
     """What `loading_peak` measures in a process of its own."""
     result, log = folder / "peak.json", folder / "log"
-    argv = ("tests.fakes.loading_peak", str(result), how, str(folder), json.dumps(settings))
+    argv = ("tests.fakes.model.loading_peak", str(result), how, str(folder), json.dumps(settings))
     with log.open("wb") as file:
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
         process = WarmProcess(argv, cwd=Path.cwd(), env=env, log=file)

@@ -11,11 +11,11 @@ from safetensors.torch import load_file, save_file
 from shared.errors import ModelLoadError
 from shared.model.attention.registry import get_backend
 from shared.model.drafts.mtp import load_mtp
-from shared.model.loader import LoadedModel, load_model
+from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from tests.fakes.checkpoint_folder import write_checkpoints
-from tests.fakes.mtp import DELTA_SIZES, SPECS, VOCAB, MtpReference
-from tests.fakes.paged_driver import make_metadata, poisoned_cache
+from tests.fakes.checkpoints.folder import write_checkpoints
+from tests.fakes.checkpoints.mtp import DELTA_SIZES, SPECS, VOCAB, MtpReference
+from tests.fakes.model.paged_driver import make_metadata, poisoned_cache
 from tests.fakes.stored.base import quantise_checkpoint
 from tests.fakes.stored.cases import ALL
 from tests.fakes.stored.models import wants_of
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.model.drafts.mtp import MtpHead
+    from shared.model.loaded import LoadedModel
 
 BLOCK_SIZE = 8
 CPU = torch.device("cpu")

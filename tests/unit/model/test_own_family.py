@@ -15,8 +15,8 @@ from shared.errors import ConfigError
 from shared.model.families.registry import ARCHITECTURES, FAMILIES, register_named
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from tests.fakes.paged_driver import PagedDriver
-from tests.fakes.transformers_models import random_prompt
+from tests.fakes.model.paged_driver import PagedDriver
+from tests.fakes.model.transformers_models import random_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,8 @@ from shared.model.linear.fused import FusedLinear
 from shared.model.linear.stored import AsStored
 from shared.model.matrix.quantized import QuantizedMatrix, concatenate
 from shared.model.matrix.uniting import unite
-from shared.model.native.matrices import PackedWeight
-from shared.model.native.packing import Packing
+from shared.model.native.packing.matrices import PackedWeight
+from shared.model.native.packing.packing import Packing
 from shared.model.native.threads import LibraryThreads, ThreadPlan
 from tests.unit.model.native.test_fours import multiply
 

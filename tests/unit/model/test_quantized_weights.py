@@ -13,8 +13,8 @@ from kernels.weight_only_matmul.weight import unpack
 from shared.model.causal_lm import CausalLM
 from shared.model.loader import load_model
 from shared.text.tokenizer import Tokenizer
-from tests.fakes.paged_driver import PagedDriver
-from tests.fakes.transformers_models import random_model, random_prompt, save
+from tests.fakes.model.paged_driver import PagedDriver
+from tests.fakes.model.transformers_models import random_model, random_prompt, save
 
 PYDOC = Path(__file__).parents[3] / "models" / "pydoc" / "checkpoint"
 TEXT = """What does os.path.join do? os.path.join joins two or more pathname components,

@@ -16,8 +16,8 @@ from shared.model.random_checkpoint import (
     rope_settings,
     write_random_checkpoint,
 )
-from tests.fakes.paged_driver import PagedDriver
-from tests.fakes.transformers_models import logits_after, random_prompt
+from tests.fakes.model.paged_driver import PagedDriver
+from tests.fakes.model.transformers_models import logits_after, random_prompt
 from tests.unit.model.checkpoints import write
 
 if TYPE_CHECKING:

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from shared.model.loader import LoadedModel, load_model
+from shared.model.loader import load_model
 from shared.model.native.owned_rows import OwnedRows
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from tests.fakes.paged_driver import make_metadata, poisoned_cache
+from tests.fakes.model.paged_driver import make_metadata, poisoned_cache
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import Tensor
+
+    from shared.model.loaded import LoadedModel
 
 LENGTH, BLOCK_SIZE, LAYERS = 9, 16, 3
 

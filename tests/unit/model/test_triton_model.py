@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fakes.interpreted import run_interpreted
-from tests.suites.triton_model import CHECKS
+from tests.fakes.kernels.interpreted import run_interpreted
+from tests.suites.kernels.triton_model import CHECKS
 
 pytest.importorskip("triton")
 
@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 @pytest.fixture(scope="module")
 def interpreted() -> dict[str, str | None]:
     """What went wrong with each check."""
-    return run_interpreted("tests.suites.triton_model")
+    return run_interpreted("tests.suites.kernels.triton_model")
 
 
 @pytest.mark.timeout(600)

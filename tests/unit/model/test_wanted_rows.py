@@ -9,9 +9,9 @@ import pytest
 from shared.model.causal_lm import CausalLM
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from tests.fakes.engines import generate, make_engine, make_request
-from tests.fakes.group_kinds import SPECS
-from tests.fakes.paged_driver import PagedDriver
+from tests.fakes.checkpoints.group_kinds import SPECS
+from tests.fakes.engine.engines import generate, make_engine, make_request
+from tests.fakes.model.paged_driver import PagedDriver
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from scripts.dashboards.__main__ import FOLDER, files, outdated
-from tests.fakes.metrics_table import PAGE, documented
+from tests.fakes.pages.metrics_table import PAGE, documented
 
 ROOT = Path(__file__).parents[3]
 PROMETHEUS = ROOT / "observability" / "prometheus"

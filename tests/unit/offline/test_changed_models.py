@@ -18,7 +18,7 @@ from shared.config import load_config
 from shared.errors import ConfigError, ModelLoadError
 from shared.folder.changed import changed_folder
 from shared.worker.lifecycle.weights import WeightSource, first_source, load_weights
-from tests.fakes.transformers_models import greedy, random_model, random_prompt, save
+from tests.fakes.model.transformers_models import greedy, random_model, random_prompt, save
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from baton import LLM, AsyncEngineArgs, AsyncLLMEngine, SamplingParams
 from shared.errors import InvalidRequestError, ModelLoadError, UnavailableError, UnsupportedError
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.offline.metrics import Counter, Gauge, Histogram
-from tests.fakes.program import run_warm
+from tests.fakes.processes.program import run_warm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

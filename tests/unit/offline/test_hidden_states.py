@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from baton import LLM, RequestOutputKind, SamplingParams
 from cli.places import SHIPPED_MODEL
 from shared.errors import InvalidRequestError
-from tests.fakes.hidden_states import BOUND, rows_of_transformers
+from tests.fakes.model.hidden_states import BOUND, rows_of_transformers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ from baton.lora.request import LoRARequest
 from shared.errors import AdapterError, InvalidRequestError, UnsupportedError
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.offline.metrics import Counter
-from tests.fakes.lora_folders import ATTENTION, merge, write_lora
+from tests.fakes.checkpoints.lora_folders import ATTENTION, merge, write_lora
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

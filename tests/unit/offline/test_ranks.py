@@ -9,8 +9,8 @@ import pytest
 from shared.errors import ConfigError
 from shared.offline.llm import LLM
 from shared.offline.sampling_params import SamplingParams
-from tests.fakes.family_cases import CASES
-from tests.fakes.transformers_models import random_model, save
+from tests.fakes.families.cases import CASES
+from tests.fakes.model.transformers_models import random_model, save
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ import pytest
 from baton import EngineArgs, SamplingParams
 from cli.places import SHIPPED_MODEL
 from shared.errors import UnsupportedError
-from tests.fakes.logits_processors import NoRepeat
+from tests.fakes.engine.logits_processors import NoRepeat
 
 #: Of vLLM 0.32's SamplingParams, without those that begin with an underscore.
 VLLM_NAMES = """
@@ -30,10 +30,12 @@ def test_parameters_have_the_names_of_vllm() -> None:
     assert {field.name for field in fields(SamplingParams)} == {*VLLM_NAMES.split(), *OWN_NAMES}
 
 
-@pytest.mark.parametrize("processor", [NoRepeat, "tests.fakes.logits_processors:NoRepeat"])
+@pytest.mark.parametrize("processor", [NoRepeat, "tests.fakes.engine.logits_processors:NoRepeat"])
 def test_processors_of_logits_are_classes_or_their_names(processor: Any) -> None:
     args = EngineArgs(SHIPPED_MODEL, logits_processors=[processor])
-    assert args.settings().engine.logits_processors == ("tests.fakes.logits_processors:NoRepeat",)
+    assert args.settings().engine.logits_processors == (
+        "tests.fakes.engine.logits_processors:NoRepeat",
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from cli.places import SHIPPED_MODEL
 from shared.errors import ConfigError, UnsupportedError
 from shared.offline.thinking import bound_thinking
 from shared.request.grammar.spec import Thinking
-from tests.fakes import tiny_tokenizer
+from tests.fakes.text import tiny_tokenizer
 
 if TYPE_CHECKING:
     from shared.text.tokenizer import Tokenizer

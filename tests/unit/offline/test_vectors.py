@@ -13,7 +13,7 @@ from baton.lora.request import LoRARequest
 from shared.errors import InvalidRequestError, UnsupportedError
 from shared.model.random_tokenizer import write_tokenizer
 from shared.text.tokenizer import Tokenizer
-from tests.fakes.adapters import adapted, save_adapter
+from tests.fakes.checkpoints.adapters import adapted, save_adapter
 from tests.unit.pooling.checkpoints import logits, put_json, put_modules, states, write
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shared.model.families.registry import FAMILIES
-from tests.fakes.live_worker import LiveWorker, Reply
+from tests.fakes.worker.live_worker import LiveWorker, Reply
 from tests.parity import tiers
 from tests.parity.answers import PLACES, outcomes
 from tests.parity.cells import CASES, DIFFERS, EQUAL, REFUSED, Cell, cells_of, stored_outcomes

@@ -15,9 +15,9 @@ from torch.nn.functional import linear, normalize
 from shared.engine.adapters.build import attach
 from shared.engine.adapters.folders import AdapterFolders
 from shared.engine.adapters.store import AdapterStore
-from shared.engine.config import EngineConfig
-from shared.engine.engine_thread import EngineThread
 from shared.engine.sequence.events import NewTokens
+from shared.engine.settings.engine import EngineConfig
+from shared.engine.thread.engine_thread import EngineThread
 from shared.errors import (
     AdapterNotLoadedError,
     InvalidRequestError,
@@ -32,8 +32,8 @@ from shared.pooling.loading import load_encoder_pooler, make_engine_pooler, read
 from shared.pooling.settings import PoolingSettings
 from shared.request.adapter_ref import AdapterRef
 from shared.text.tokenizer import Tokenizer
-from tests.fakes.adapters import adapted, save_adapter
-from tests.fakes.engines import make_engine, make_request
+from tests.fakes.checkpoints.adapters import adapted, save_adapter
+from tests.fakes.engine.engines import make_engine, make_request
 from tests.unit.pooling.checkpoints import edit_json, logits, put_json, put_modules, states, write
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from shared.engine.sequence.events import Admitted
 from shared.errors import TransferError, TransferFailure
 from shared.identity import WorkerId
 from shared.kv.layout import KVLayout
-from tests.fakes.engines import make_engine
-from tests.fakes.model import FakeLoadedModel
+from tests.fakes.engine.engines import make_engine
+from tests.fakes.engine.model import FakeLoadedModel
 from tests.unit.prefill.test_publisher import Recorder, settle
 
 if TYPE_CHECKING:

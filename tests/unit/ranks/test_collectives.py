@@ -11,15 +11,15 @@ from shared.errors import ConfigError, RankError
 from shared.ranks.alone import Alone
 from shared.ranks.measure import measure_sums
 from shared.ranks.shared_memory import SharedMemoryCollective, collective_file
-from tests.fakes.rank_groups import as_threads
-from tests.fakes.shared_memory_ranks import BUFFER_BYTES, SharedMemoryRanks, small_buffers
-from tests.suites.collective import LossSuite, SumSuite, numbers, ordered_sum
+from tests.fakes.ranks.groups import as_threads
+from tests.fakes.ranks.shared_memory import BUFFER_BYTES, SharedMemoryRanks, small_buffers
+from tests.suites.ranks.collective import LossSuite, SumSuite, numbers, ordered_sum
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shared.ranks.base import Collective
-    from tests.suites.collective import Ranks
+    from tests.suites.ranks.collective import Ranks
 
 T = TypeVar("T")
 

@@ -14,15 +14,15 @@ from torch._C._distributed_c10d import FakeProcessGroup
 from shared.errors import RankError
 from shared.ranks import nccl_group
 from shared.ranks.nccl_group import NcclCollective
-from tests.fakes.device_ranks import DeviceMeeting
-from tests.fakes.rank_groups import as_threads
-from tests.suites.collective import SumSuite
+from tests.fakes.ranks.devices import DeviceMeeting
+from tests.fakes.ranks.groups import as_threads
+from tests.suites.ranks.collective import SumSuite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shared.ranks.base import Collective
-    from tests.suites.collective import Ranks
+    from tests.suites.ranks.collective import Ranks
 
 T = TypeVar("T")
 CPU = torch.device("cpu")

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shared.ranks.ring_pipe import PipeEnd, RingPipe, pipe_file
-from tests.suites.pipe import PipeSuite
+from tests.suites.ranks.pipe import PipeSuite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.suites.pipe import Ends
+    from tests.suites.ranks.pipe import Ends
 
 
 class TestRingPipe(PipeSuite):

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shared.engine.step.followers.plan_codec import decode_plan, encode_plan
 from shared.engine.step.plan import StepPlan
-from shared.engine.step.plan_codec import decode_plan, encode_plan
 from shared.errors import ConfigError
 from shared.ranks.plan_ring import PlanRingReceiver, PlanRingSender, ring_file
-from tests.fakes.rank_groups import as_threads
-from tests.suites.plan_channel import ROOM, SLOT_BYTES, Channels, ChannelSuite
+from tests.fakes.ranks.groups import as_threads
+from tests.suites.ranks.plan_channel import ROOM, SLOT_BYTES, Channels, ChannelSuite
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,8 +13,8 @@ from services.router.operated import settings_without_secrets
 from services.router.security import open_security
 from shared.config import load_config
 from shared.errors import AuthenticationError, ConfigError
-from tests.fakes.keys import cluster_token_file, keys_on_disk
-from tests.fakes.openai_api import OpenAIApi
+from tests.fakes.router.openai_api import OpenAIApi
+from tests.fakes.security.keys import cluster_token_file, keys_on_disk
 
 if TYPE_CHECKING:
     from pathlib import Path

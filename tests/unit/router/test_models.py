@@ -7,8 +7,8 @@ import pytest
 
 from services.router.models import ServedModels, read_vocab_size
 from shared.errors import ModelNotFoundError
-from tests.fakes import tiny_tokenizer
-from tests.fakes.scripted_adapters import NamedAdapters
+from tests.fakes.scripted.adapters import NamedAdapters
+from tests.fakes.text import tiny_tokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,8 +12,8 @@ from shared.errors import ConfigError
 from shared.telemetry.trace_context import headers_in, metadata_in
 from shared.telemetry.tracing import CLOSING_THREAD
 from shared.telemetry.tracing_settings import is_wanted, open_tracer
-from tests.fakes.otlp_collector import OtlpCollector
-from tests.fakes.program import run_warm
+from tests.fakes.processes.program import run_warm
+from tests.fakes.servers.otlp_collector import OtlpCollector
 
 if TYPE_CHECKING:
     from pathlib import Path

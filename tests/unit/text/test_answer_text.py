@@ -4,7 +4,7 @@ import pytest
 
 from shared.request.repetition import RepetitionDetection, RepetitionDetector
 from shared.text.answer_text import AnswerText, TextPiece
-from tests.fakes import tiny_tokenizer
+from tests.fakes.text import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer.load()
 EOS = TOKENIZER.token_id("<|im_end|>") or 0

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from shared.errors import ConfigError, InvalidRequestError
 from shared.text.chat_template import ChatTemplate
-from tests.fakes import tiny_tokenizer
+from tests.fakes.text import tiny_tokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from shared.text.decode_scheme import SchemeKind
 from shared.text.detokenizer import IncrementalDetokenizer
 from shared.text.tokenizer import Tokenizer
 from tests.accounting.effort import examples
-from tests.fakes import tiny_tokenizer
+from tests.fakes.text import tiny_tokenizer
 
 
 def _wordpiece() -> HfTokenizer:

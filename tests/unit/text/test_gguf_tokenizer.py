@@ -16,7 +16,7 @@ from shared.gguf.splitting import SPLITTINGS
 from shared.gguf.tokenizer import make_tokenizer
 from shared.gguf.values import Values
 from shared.gguf.vocabulary import Vocabulary
-from tests.fakes.gguf_model import finish
+from tests.fakes.checkpoints.gguf import finish
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ import pytest
 from shared.errors import ConfigError, InvalidRequestError
 from shared.text.generation_defaults import GenerationDefaults
 from shared.text.tokenizer import Tokenizer
-from tests.fakes import tiny_tokenizer
+from tests.fakes.text import tiny_tokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path

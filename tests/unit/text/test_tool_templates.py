@@ -17,12 +17,12 @@ from services.router.openai.schema.chat import ChatMessage, Tool
 from shared.errors import InvalidRequestError
 from shared.text.chat_template import ChatTemplate
 from shared.text.tokenizer import Tokenizer
-from tests.fakes import tiny_tokenizer
+from tests.fakes.text import tiny_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-FOLDER = Path("tests/fakes/chat_templates")
+FOLDER = Path("tests/fakes/text/chat_templates")
 SPECIAL = {"bos_token": "<|bos|>", "eos_token": "<|im_end|>"}
 TEMPLATES = {path.stem: path.read_text() for path in sorted(FOLDER.glob("*.jinja"))}
 #: As clients send them: keys in any order.

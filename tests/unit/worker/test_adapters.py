@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shared.engine.adapters.folders import parse_modules
-from shared.engine.config import EngineConfig
-from shared.engine.model_settings import ModelSettings
+from shared.engine.settings.engine import EngineConfig
+from shared.engine.settings.model import ModelSettings
 from shared.errors import ConfigError
 from shared.kv.change_log import CacheChange
 from shared.kv.content_log import ContentLog
@@ -17,7 +17,7 @@ from shared.worker.adapters import open_adapters
 from shared.worker.config import WorkerConfig
 from shared.worker.kv_events.cache_events import CacheEvents
 from shared.worker.kv_events.events import BlockStored
-from tests.fakes.adapted_model import digest_of, read_fake, write_fake
+from tests.fakes.engine.adapted_model import digest_of, read_fake, write_fake
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shared.engine.choices import SchedulingPolicy
-from shared.engine.config import EngineConfig
-from shared.engine.model_settings import ModelSettings
+from shared.engine.settings.choices import SchedulingPolicy
+from shared.engine.settings.engine import EngineConfig
+from shared.engine.settings.model import ModelSettings
 from shared.worker.config import WorkerConfig
 
 

@@ -10,8 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from shared.engine.cores import NO_LEASE
-from shared.engine.model_settings import ModelSettings
-from shared.engine.rank_settings import RankSettings
+from shared.engine.settings.model import ModelSettings
+from shared.engine.settings.ranks import RankSettings
 from shared.errors import ConfigError
 from shared.model.native.model import NativeCausalLM
 from shared.worker import cores

@@ -10,12 +10,12 @@ import pytest
 
 from services.router.config import RouterConfig
 from services.router.security import open_security
-from shared.engine.model_settings import ModelSettings
+from shared.engine.settings.model import ModelSettings
 from shared.errors import ConfigError
 from shared.rpc.exposure import AccessSettings
 from shared.worker.checks import require_guarded_doors
 from shared.worker.config import WorkerConfig
-from tests.fakes.keys import cluster_token_file, keys_on_disk
+from tests.fakes.security.keys import cluster_token_file, keys_on_disk
 
 TOKEN = AccessSettings(cluster_token=Path("token"))
 ANYTHING = AccessSettings(insecure_bind=True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from shared.engine.engine_stats import EngineStats
-from shared.engine.progress import EngineProgress
+from shared.engine.thread.progress import EngineProgress
 from shared.errors import WorkerLostError
 from shared.worker.health.gate import RequestGate
 from shared.worker.health.liveness import Liveness, Watchdog

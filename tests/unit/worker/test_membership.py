@@ -18,7 +18,7 @@ from shared.kv.tier import BlockTier
 from shared.worker.health.heart import Heart
 from shared.worker.join import membership as module
 from shared.worker.join.membership import Membership
-from tests.fakes.lease import LoopLease
+from tests.fakes.worker.lease import LoopLease
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -10,7 +10,7 @@ from shared.errors import TransferFailure
 from shared.identity import WorkerId
 from shared.kv.memory import KVMemory
 from shared.worker.health.metrics import TransferCollector
-from tests.suites.connector_harness import LAYOUT
+from tests.suites.connector.harness import LAYOUT
 
 
 async def test_what_was_moved_and_refused_is_exported_by_connector() -> None:

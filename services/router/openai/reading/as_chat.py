@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pydantic
 
-from services.router.openai.reading.body import field_error
+from services.router.openai.http.body import field_error
 from services.router.openai.schema.chat import ChatBody
 from services.router.openai.schema.unsupported import refuse_unsupported
 from shared.errors import InvalidRequestError, PayloadTooLargeError, UnsupportedError

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 from starlette.responses import Response
 
-from services.router.openai.disconnect import unless_disconnected
 from services.router.openai.errors import error_json, error_status
+from services.router.openai.http.disconnect import unless_disconnected
 from shared.errors import InternalError, RequestCancelledError
 
 if TYPE_CHECKING:

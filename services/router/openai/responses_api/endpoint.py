@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import msgspec
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 
-from services.router.openai.chat import ChatCompletions
-from services.router.openai.endpoint import answer
 from services.router.openai.errors import FieldError
-from services.router.openai.reading.arrival import arrived_s
+from services.router.openai.generating.chat import ChatCompletions
+from services.router.openai.generating.endpoint import answer
+from services.router.openai.http.arrival import arrived_s
+from services.router.openai.http.body import parse_body, read_body
 from services.router.openai.reading.as_chat import chat_body, params_named, refuse_fields
-from services.router.openai.reading.body import parse_body, read_body
 from services.router.openai.replies.answers import stream_answers
 from services.router.openai.replies.client_tap import ClientTap
 from services.router.openai.replies.responses import json_response
@@ -30,7 +30,7 @@ from shared.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from services.router.openai.backend import Backend
-    from services.router.openai.chat import PreparedChat
+    from services.router.openai.generating.chat import PreparedChat
     from services.router.openai.responses_api.stored.keeper import ResponseKeeper
 
 

@@ -11,9 +11,9 @@ from services.router.answer.stream import new_text
 from services.router.answer.wire import token_detail
 from services.router.chat.tools import plan_reading
 from services.router.openai.errors import FieldError
-from services.router.openai.reading.body import parse_body, read_body
+from services.router.openai.http.body import parse_body, read_body
+from services.router.openai.http.request_id import response_id
 from services.router.openai.reading.prompts import check_vocabulary
-from services.router.openai.reading.request_id import response_id
 from services.router.openai.reading.tools import read_tools
 from services.router.openai.replies.chat_reply import ChatHead, ChatReply
 from services.router.openai.replies.completion_reply import CompletionReply, EchoedPrompt

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 
-from services.router.openai.endpoint import answer
-from services.router.openai.reading.arrival import arrived_s
+from services.router.openai.generating.endpoint import answer
+from services.router.openai.http.arrival import arrived_s
+from services.router.openai.http.body import parse_body, read_body
+from services.router.openai.http.request_id import generation_ids, request_names
 from services.router.openai.reading.as_chat import params_named, refuse_fields
-from services.router.openai.reading.body import parse_body, read_body
 from services.router.openai.reading.params import check_stream_options, read_params
 from services.router.openai.reading.prompts import check_prompt
-from services.router.openai.reading.request_id import generation_ids, request_names
 from services.router.openai.replies.answers import stream_answers
 from services.router.openai.replies.client_tap import ClientTap
 from services.router.openai.schema.unsupported import refuse_unsupported

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 
-from services.router.openai.chat import ChatCompletions
-from services.router.openai.completions import Completions
 from services.router.openai.errors import FieldError
-from services.router.openai.reading.arrival import arrived_s
-from services.router.openai.reading.body import parse_body, read_body
+from services.router.openai.generating.chat import ChatCompletions
+from services.router.openai.generating.completions import Completions
+from services.router.openai.http.arrival import arrived_s
+from services.router.openai.http.body import parse_body, read_body
 from services.router.openai.replies.responses import json_response
 from services.router.openai.schema.chat import ChatBody
 from services.router.openai.schema.completion import CompletionBody

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 
-from services.router.openai.disconnect import unless_disconnected
-from services.router.openai.reading.body import parse_body
-from services.router.openai.reading.request_id import response_id
+from services.router.openai.http.body import parse_body
+from services.router.openai.http.disconnect import unless_disconnected
+from services.router.openai.http.request_id import response_id
 from services.router.openai.replies.responses import json_response
 from services.router.openai.vectors.reading import read_input, texts_of, wish_of
 from services.router.openai.vectors.schema import (

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from services.router.openai.errors import FieldError
-from services.router.openai.reading.body import parse_body, read_body
-from services.router.openai.reading.kind import is_chat
+from services.router.openai.http.body import parse_body, read_body
+from services.router.openai.http.kind import is_chat
+from services.router.openai.http.request_id import generation_ids, request_names
 from services.router.openai.reading.messages import encode_chat
 from services.router.openai.reading.prompts import read_prompts
-from services.router.openai.reading.request_id import generation_ids, request_names
 from services.router.openai.reading.tools import template_tools
 from services.router.openai.schema.chat import ChatPromptFields
 from services.router.openai.vectors.schema import EncodingFields, InputFields, TextDocument

@@ -6,8 +6,8 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from shared.engine.choices import BackendName
 from shared.engine.grammar.backends.either import EitherBackend
+from shared.engine.settings.choices import BackendName
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ import sys
 from pathlib import Path
 
 from shared.ending import end_process
-from shared.engine.choices import BackendName
 from shared.engine.grammar.backends.registry import create_backend
 from shared.engine.grammar.host.messages import Fork, Forked, Loaded, Vocabulary, receive, send
 from shared.engine.grammar.host.serving import HostServer
+from shared.engine.settings.choices import BackendName
 from shared.errors import ConfigError
 from shared.text.token_table import TokenTable
 

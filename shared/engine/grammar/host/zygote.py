@@ -14,7 +14,7 @@ from shared.engine.grammar.host.messages import Fork, Forked, Loaded, Vocabulary
 from shared.errors import ConfigError, UnavailableError
 
 if TYPE_CHECKING:
-    from shared.engine.choices import BackendName
+    from shared.engine.settings.choices import BackendName
     from shared.text.token_table import TokenTable
 
 #: Loading the libraries takes a second or two, and longer on a busy machine.

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from shared.engine.sampler.random import Purpose, uniforms
-from shared.engine.step.rejection import distribution
+from shared.engine.step.tokens.rejection import distribution
 from shared.model.drafts.choice import most_likely
 
 if TYPE_CHECKING:

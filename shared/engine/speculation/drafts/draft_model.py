@@ -16,12 +16,12 @@ import torch
 
 from shared.engine.sequence.draft import NO_DRAFT, Draft
 from shared.engine.sequence.request import KVSource
+from shared.engine.settings.speculation import HandOffPolicy
 from shared.engine.speculation.drafts.batch import DraftRow, pack
 from shared.engine.speculation.drafts.choice import DraftChoice
 from shared.engine.speculation.drafts.loading import load_draft
 from shared.engine.speculation.drafts.memory import DraftMemory
 from shared.engine.speculation.drafts.pages import DraftPages
-from shared.engine.speculation_config import HandOffPolicy
 from shared.engine.step.hidden import HiddenNeeds
 
 if TYPE_CHECKING:

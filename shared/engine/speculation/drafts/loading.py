@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shared.engine.settings.speculation import SpeculationConfig
 from shared.engine.speculation.draft_files import require_same_tokens
-from shared.engine.speculation_config import SpeculationConfig
 from shared.errors import ConfigError, ModelLoadError
 from shared.gguf.folder import model_folder
 from shared.model.attention.registry import default_backend, get_backend
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shared.model.attention.base import AttentionBackend
     from shared.model.drafts.base import FeatureHead
     from shared.model.drafts.medusa import MedusaHeads
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 
 def load_draft(context: ProposerContext) -> LoadedModel:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from shared.engine.speculation.base import DraftBlocks, ProposerContext
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 
 class DraftPages:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.model.checkpoint.files.checkpoint_files import CheckpointFiles
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
     from shared.model.weight_map import Stored
 
 #: Rotary angles may have so many bytes for each byte of the files, and so many more.

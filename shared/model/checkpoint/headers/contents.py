@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from shared.model.checkpoint.files.tensor_files import TensorHeader
     from shared.model.checkpoint.matrices.layout import StoredMatrix
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
     from shared.model.weight_map import WeightMap
 
 

@@ -11,7 +11,7 @@ from shared.model.families.registry import FAMILIES
 if TYPE_CHECKING:
     from shared.model.checkpoint.files.checkpoint_files import CheckpointFiles
     from shared.model.checkpoint.headers.contents import Contents
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
     from shared.model.weight_map import WeightMap
 
 _INSTEAD = "ngram, suffix and draft_model guess for any model"

@@ -10,7 +10,7 @@ from shared.model.families.registry import FAMILIES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 
 def contradiction(spec: DecoderSpec, name: str, stored: Sequence[int], asked: Sequence[int]) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.model.families.base import Family
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 #: Old files have them; they are computed instead.
 _ANGLES = ".rotary_emb.inv_freq"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.model.checkpoint.files.tensor_files import TensorHeader
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 _EXPERTS = "mlp.experts."
 _GGUF = ".gguf"

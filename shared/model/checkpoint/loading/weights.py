@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from shared.model.checkpoint.headers.contents import Contents
     from shared.model.checkpoint.loading.reading import OpenMatrix
     from shared.model.matrix.blocks import AnyMatrix
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 log = structlog.get_logger(__name__)
 

@@ -15,16 +15,16 @@ from shared.model.families.sizes import (
     read_sizes,
     read_window,
 )
-from shared.model.mixers import QkNorm
 from shared.model.rope import RopeDefaults
-from shared.model.spec import NormKind, NormPlace, NormSpec
+from shared.model.spec.mixers import QkNorm
+from shared.model.spec.norms import NormKind, NormPlace, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shared.model.families.sizes import Sizes
-    from shared.model.mixers import AttentionSpec
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
+    from shared.model.spec.mixers import AttentionSpec
 
 _COHERE, _COHERE2 = "CohereForCausalLM", "Cohere2ForCausalLM"
 _WINDOW, _PATTERN = 4096, 4

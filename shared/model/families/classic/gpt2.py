@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 from shared.model.families.base import Family
 from shared.model.families.naming import Naming
 from shared.model.families.sizes import MULTI_HEAD, decoder, read_activation, read_sizes
-from shared.model.spec import LearnedPositions, NormKind, NormSpec
+from shared.model.spec.decoder import LearnedPositions
+from shared.model.spec.norms import NormKind, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 _ARCHITECTURE = "GPT2LMHeadModel"
 _KEYS = {

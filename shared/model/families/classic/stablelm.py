@@ -9,12 +9,12 @@ from shared.model.families.base import Family
 from shared.model.families.naming import Naming
 from shared.model.families.sizes import decoder, read_activation, read_sizes
 from shared.model.rope import RopeDefaults
-from shared.model.spec import NormKind, NormPlace, NormSpec
+from shared.model.spec.norms import NormKind, NormPlace, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 _ARCHITECTURE = "StableLmForCausalLM"
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from shared.model.families.base import Family
 from shared.model.families.naming import LLAMA_PARTS, Naming
 from shared.model.families.sizes import decoder, read_activation, read_sizes
-from shared.model.spec import NormKind, NormSpec
+from shared.model.spec.norms import NormKind, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 _ARCHITECTURE = "Starcoder2ForCausalLM"
 

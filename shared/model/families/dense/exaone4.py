@@ -15,13 +15,13 @@ from shared.model.families.sizes import (
     read_layer_types,
     read_sizes,
 )
-from shared.model.mixers import QkNorm
-from shared.model.spec import NormPlace, NormSpec
+from shared.model.spec.mixers import QkNorm
+from shared.model.spec.norms import NormPlace, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 _ARCHITECTURE = "Exaone4ForCausalLM"
 _WINDOW, _PATTERN = 4096, 4

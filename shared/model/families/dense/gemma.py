@@ -17,18 +17,18 @@ from shared.model.families.sizes import (
     read_sizes,
     read_window,
 )
-from shared.model.mixers import QkNorm
 from shared.model.rope import RopeDefaults, read_rope
-from shared.model.spec import NormKind, NormPlace, NormSpec
+from shared.model.spec.mixers import QkNorm
+from shared.model.spec.norms import NormKind, NormPlace, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shared.model.families.sizes import Sizes
-    from shared.model.feed_forwards import FeedForwardSpec
-    from shared.model.mixers import AttentionSpec
     from shared.model.rope import RopeConfig
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
+    from shared.model.spec.feed_forwards import FeedForwardSpec
+    from shared.model.spec.mixers import AttentionSpec
 
 _GEMMA, _GEMMA2, _GEMMA3 = "GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM"
 _HEAD_DIM, _SCALAR, _WINDOW = 256, 256, 4096

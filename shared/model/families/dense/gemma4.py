@@ -19,18 +19,19 @@ from shared.model.families.sizes import (
     read_sizes,
     read_window,
 )
-from shared.model.feed_forwards import ExpertsSpec
-from shared.model.mixers import AttentionSpec, QkNorm
 from shared.model.rope import PROPORTIONAL, read_rope
-from shared.model.spec import LayerInputsSpec, NormPlace, NormSpec
+from shared.model.spec.decoder import LayerInputsSpec
+from shared.model.spec.feed_forwards import ExpertsSpec
+from shared.model.spec.mixers import AttentionSpec, QkNorm
+from shared.model.spec.norms import NormPlace, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from shared.model.families.sizes import FeedForward, Sizes
-    from shared.model.feed_forwards import Activation
     from shared.model.rope import RopeConfig
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
+    from shared.model.spec.feed_forwards import Activation
     from shared.model.weight_map import WeightMap
 
 _ARCHITECTURE = "Gemma4ForCausalLM"

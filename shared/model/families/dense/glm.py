@@ -8,12 +8,12 @@ from shared.model.families.base import Family
 from shared.model.families.naming import LLAMA_PARTS, Naming
 from shared.model.families.sizes import decoder, read_activation, read_sizes
 from shared.model.rope import RopeDefaults
-from shared.model.spec import NormPlace, NormSpec
+from shared.model.spec.norms import NormPlace, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 _GLM, _GLM4 = "GlmForCausalLM", "Glm4ForCausalLM"
 _HEAD_DIM, _KV_HEADS, _EPS = 128, 2, 1.5625e-07

@@ -11,7 +11,7 @@ from shared.model.families.sizes import decoder, read_activation, read_sizes
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 _ARCHITECTURE = "GraniteForCausalLM"
 

@@ -9,12 +9,12 @@ from shared.model.families.base import Family
 from shared.model.families.latent import LATENT_PARTS, read_latent
 from shared.model.families.naming import LLAMA_PARTS, Naming
 from shared.model.families.sizes import decoder, read_activation
-from shared.model.spec import NormSpec
+from shared.model.spec.norms import NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 _ARCHITECTURE = "MiniCPM3ForCausalLM"
 _DEFAULTS = {"q_lora_rank": 768, "kv_lora_rank": 256, "qk_nope_head_dim": 64}

@@ -16,16 +16,16 @@ from shared.model.families.sizes import (
     read_sizes,
     read_window,
 )
-from shared.model.mixers import QkNorm
 from shared.model.rope import RopeDefaults, read_rope
-from shared.model.spec import NormKind, NormPlace, NormSpec
+from shared.model.spec.mixers import QkNorm
+from shared.model.spec.norms import NormKind, NormPlace, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shared.model.families.sizes import Sizes
-    from shared.model.mixers import AttentionSpec
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
+    from shared.model.spec.mixers import AttentionSpec
 
 _OLMO, _OLMO2, _OLMO3 = "OlmoForCausalLM", "Olmo2ForCausalLM", "Olmo3ForCausalLM"
 _EPS, _WINDOW, _THETA_3 = 1e-5, 4096, 500_000.0

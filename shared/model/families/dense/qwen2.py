@@ -18,7 +18,7 @@ from shared.model.families.sizes import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 _ARCHITECTURE = "Qwen2ForCausalLM"
 KV_HEADS = 32

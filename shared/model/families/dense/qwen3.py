@@ -9,12 +9,12 @@ from shared.model.families.base import Family
 from shared.model.families.dense.qwen2 import KV_HEADS, layer_windows
 from shared.model.families.naming import Naming
 from shared.model.families.sizes import decoder, read_activation, read_sizes
-from shared.model.mixers import QkNorm
+from shared.model.spec.mixers import QkNorm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 _ARCHITECTURE = "Qwen3ForCausalLM"
 _HEAD_DIM = 128

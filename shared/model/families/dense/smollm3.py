@@ -20,7 +20,7 @@ from shared.model.rope import RopeDefaults
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 _ARCHITECTURE = "SmolLM3ForCausalLM"
 _KV_HEADS, _INTERVAL, _THETA = 4, 4, 2_000_000.0

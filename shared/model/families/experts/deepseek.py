@@ -15,14 +15,14 @@ from shared.model.families.further import behind_layers
 from shared.model.families.latent import LATENT_PARTS, read_latent
 from shared.model.families.naming import EXPERT_PARTS, LLAMA_PARTS, Naming
 from shared.model.families.sizes import decoder, read_activation
-from shared.model.feed_forwards import GroupScore
-from shared.model.spec import NormSpec
+from shared.model.spec.feed_forwards import GroupScore
+from shared.model.spec.norms import NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from shared.model.feed_forwards import ExpertsSpec
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
+    from shared.model.spec.feed_forwards import ExpertsSpec
 
 _V2, _V3, _LITE = "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM"
 _GREEDY, _LIMITED = "greedy", "group_limited_greedy"

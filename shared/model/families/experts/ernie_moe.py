@@ -9,15 +9,15 @@ from shared.model.families.base import FURTHER, Family
 from shared.model.families.experts.routers import read_router
 from shared.model.families.naming import EXPERT_PARTS, LLAMA_PARTS, Naming
 from shared.model.families.sizes import decoder, read_activation, read_sizes
-from shared.model.feed_forwards import ExpertsSpec, FeedForwardSpec
 from shared.model.rope import RopeDefaults
-from shared.model.spec import NormSpec
+from shared.model.spec.feed_forwards import ExpertsSpec, FeedForwardSpec
+from shared.model.spec.norms import NormSpec
 from shared.model.weight_map import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
     from shared.model.weight_map import WeightMap
 
 _ARCHITECTURE = "Ernie4_5_MoeForCausalLM"

@@ -11,16 +11,16 @@ from shared.model.families.experts.routers import read_deepseek_experts
 from shared.model.families.further import behind_layers
 from shared.model.families.naming import Naming
 from shared.model.families.sizes import decoder, read_activation, read_sizes
-from shared.model.mixers import QkNorm
 from shared.model.rope import RopeDefaults
-from shared.model.spec import NormSpec
+from shared.model.spec.mixers import QkNorm
+from shared.model.spec.norms import NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from shared.model.families.sizes import Sizes
-    from shared.model.mixers import AttentionSpec
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
+    from shared.model.spec.mixers import AttentionSpec
 
 _GLM, _DOTS = "Glm4MoeForCausalLM", "Dots1ForCausalLM"
 

@@ -10,14 +10,14 @@ from shared.model.families.base import Family
 from shared.model.families.experts.routers import read_router
 from shared.model.families.naming import EXPERT_PARTS, LLAMA_PARTS, Naming
 from shared.model.families.sizes import SLIDING, decoder, read_layer_types, read_sizes
-from shared.model.feed_forwards import Activation, ExpertsSpec
 from shared.model.rope import RopeDefaults
-from shared.model.spec import NormSpec
+from shared.model.spec.feed_forwards import Activation, ExpertsSpec
+from shared.model.spec.norms import NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
     from shared.model.weight_map import WeightMap
 
 _ARCHITECTURE = "GptOssForCausalLM"

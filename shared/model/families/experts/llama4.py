@@ -17,17 +17,17 @@ from shared.model.families.sizes import (
     read_layer_types,
     read_sizes,
 )
-from shared.model.feed_forwards import ExpertsSpec, FeedForwardSpec, RouterScores
-from shared.model.mixers import QkNorm, TemperatureSpec
 from shared.model.rope import RopeDefaults
-from shared.model.spec import NormSpec
+from shared.model.spec.feed_forwards import ExpertsSpec, FeedForwardSpec, RouterScores
+from shared.model.spec.mixers import QkNorm, TemperatureSpec
+from shared.model.spec.norms import NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shared.model.families.sizes import Sizes
-    from shared.model.mixers import AttentionSpec
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
+    from shared.model.spec.mixers import AttentionSpec
     from shared.model.weight_map import WeightMap
 
 _ARCHITECTURE = "Llama4ForCausalLM"

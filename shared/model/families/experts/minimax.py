@@ -9,14 +9,14 @@ from shared.model.families.experts.mixtral import SPARSE_PARTS
 from shared.model.families.experts.routers import read_router
 from shared.model.families.naming import Naming
 from shared.model.families.sizes import decoder, read_activation, read_sizes
-from shared.model.feed_forwards import ExpertsSpec, RouterScores
-from shared.model.mixers import QkNorm
 from shared.model.rope import RopeDefaults
+from shared.model.spec.feed_forwards import ExpertsSpec, RouterScores
+from shared.model.spec.mixers import QkNorm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 _ARCHITECTURE = "MiniMaxM2ForCausalLM"
 _HEAD_DIM, _KV_HEADS, _THETA = 128, 8, 5_000_000.0

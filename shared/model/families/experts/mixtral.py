@@ -8,13 +8,13 @@ from shared.model.families.base import Family
 from shared.model.families.experts.routers import read_router
 from shared.model.families.naming import EXPERT_PARTS, LLAMA_PARTS, Naming
 from shared.model.families.sizes import decoder, read_activation, read_sizes
-from shared.model.feed_forwards import ExpertsSpec
-from shared.model.spec import NormSpec
+from shared.model.spec.feed_forwards import ExpertsSpec
+from shared.model.spec.norms import NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 _ARCHITECTURE = "MixtralForCausalLM"
 _KV_HEADS = 8

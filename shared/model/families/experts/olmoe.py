@@ -10,15 +10,15 @@ from shared.model.families.dense.olmo import BEHIND
 from shared.model.families.experts.routers import read_router
 from shared.model.families.naming import EXPERT_PARTS, Naming
 from shared.model.families.sizes import decoder, read_activation, read_sizes
-from shared.model.feed_forwards import ExpertsSpec
-from shared.model.mixers import QkNorm
 from shared.model.rope import RopeDefaults
-from shared.model.spec import NormPlace, NormSpec
+from shared.model.spec.feed_forwards import ExpertsSpec
+from shared.model.spec.mixers import QkNorm
+from shared.model.spec.norms import NormPlace, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 _OLMOE, _FLEX = "OlmoeForCausalLM", "FlexOlmoForCausalLM"
 _FLEX_THETA = 500_000.0

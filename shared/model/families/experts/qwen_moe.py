@@ -10,15 +10,15 @@ from shared.model.families.dense.qwen2 import layer_windows
 from shared.model.families.experts.routers import read_router, sparse_layers
 from shared.model.families.naming import EXPERT_PARTS, LLAMA_PARTS, Naming
 from shared.model.families.sizes import decoder, read_activation, read_sizes
-from shared.model.feed_forwards import ExpertsSpec, FeedForwardSpec
-from shared.model.mixers import QkNorm
+from shared.model.spec.feed_forwards import ExpertsSpec, FeedForwardSpec
+from shared.model.spec.mixers import QkNorm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shared.model.families.sizes import Sizes
-    from shared.model.mixers import AttentionSpec
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
+    from shared.model.spec.mixers import AttentionSpec
 
 _QWEN2, _QWEN3 = "Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM"
 _KV_HEADS_2, _KV_HEADS_3 = 16, 4

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
 from shared.model.families.sizes import read_activation
-from shared.model.feed_forwards import (
+from shared.model.spec.feed_forwards import (
     ExpertsSpec,
     FeedForwardSpec,
     GroupScore,

@@ -14,16 +14,17 @@ from shared.model.families.base import Family
 from shared.model.families.naming import LLAMA_PARTS, Naming
 from shared.model.families.recurrent.mamba_hybrid import MAMBA_PARTS, read_mamba
 from shared.model.families.sizes import check_size, decoder, read_activation, read_sizes
-from shared.model.mixers import GatedNorm, MambaFactors
-from shared.model.spec import LayerSpec, NormPlace
+from shared.model.spec.decoder import LayerSpec
+from shared.model.spec.mixers import GatedNorm, MambaFactors
+from shared.model.spec.norms import NormPlace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shared.model.families.sizes import Sizes
-    from shared.model.feed_forwards import FeedForwardSpec
-    from shared.model.mixers import AttentionSpec, MambaSpec
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
+    from shared.model.spec.feed_forwards import FeedForwardSpec
+    from shared.model.spec.mixers import AttentionSpec, MambaSpec
     from shared.model.weight_map import Stored, WeightMap
 
 _ARCHITECTURE = "FalconH1ForCausalLM"

@@ -8,16 +8,16 @@ from shared.model.families.base import Family
 from shared.model.families.experts.routers import read_router
 from shared.model.families.naming import EXPERT_PARTS, LLAMA_PARTS, Naming
 from shared.model.families.sizes import FULL, decoder, read_kinds, read_sizes
-from shared.model.feed_forwards import ExpertsSpec, FeedForwardSpec, RouterScores
-from shared.model.mixers import QkNorm, ShortConvSpec
 from shared.model.rope import RopeDefaults
-from shared.model.spec import NormSpec
+from shared.model.spec.feed_forwards import ExpertsSpec, FeedForwardSpec, RouterScores
+from shared.model.spec.mixers import QkNorm, ShortConvSpec
+from shared.model.spec.norms import NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from shared.model.families.sizes import FeedForward, Sizes
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 _DENSE, _EXPERTS = "Lfm2ForCausalLM", "Lfm2MoeForCausalLM"
 _CONV = "conv"

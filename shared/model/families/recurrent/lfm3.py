@@ -8,16 +8,16 @@ from shared.errors import ModelLoadError
 from shared.model.families.base import Family
 from shared.model.families.naming import LLAMA_PARTS, Naming
 from shared.model.families.sizes import FULL, SLIDING, decoder, read_sizes, read_window
-from shared.model.mixers import QkNorm, ShortConvSpec
 from shared.model.rope import PROPORTIONAL, read_rope
-from shared.model.spec import NormPlace, NormSpec
+from shared.model.spec.mixers import QkNorm, ShortConvSpec
+from shared.model.spec.norms import NormPlace, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shared.model.families.sizes import Sizes
-    from shared.model.mixers import AttentionSpec
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
+    from shared.model.spec.mixers import AttentionSpec
 
 _ARCHITECTURE = "Lfm3ForCausalLM"
 _CONV = "conv"

@@ -11,14 +11,14 @@ from shared.model.families.experts.routers import read_deepseek_router
 from shared.model.families.naming import LLAMA_PARTS, Naming
 from shared.model.families.recurrent.mamba_hybrid import check_heads, read_step_limits
 from shared.model.families.sizes import check_size, decoder, read_activation, read_sizes
-from shared.model.feed_forwards import ExpertsSpec, FeedForwardSpec
-from shared.model.mixers import MambaSpec
-from shared.model.spec import LayerSpec, NormPlace, NormSpec
+from shared.model.spec.feed_forwards import ExpertsSpec, FeedForwardSpec
+from shared.model.spec.mixers import MambaSpec
+from shared.model.spec.norms import NormPlace, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec, LayerSpec
     from shared.model.weight_map import Stored, WeightMap
 
 _MAMBA, _NEMOTRON = "Mamba2ForCausalLM", "NemotronHForCausalLM"

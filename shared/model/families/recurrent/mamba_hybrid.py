@@ -9,15 +9,15 @@ from shared.model.families.base import Family
 from shared.model.families.experts.routers import read_router
 from shared.model.families.naming import EXPERT_PARTS, LLAMA_PARTS, Naming
 from shared.model.families.sizes import FULL, decoder, read_activation, read_kinds, read_sizes
-from shared.model.feed_forwards import ExpertsSpec, FeedForwardSpec
-from shared.model.mixers import MambaSpec
 from shared.model.rope import RopeDefaults
+from shared.model.spec.feed_forwards import ExpertsSpec, FeedForwardSpec
+from shared.model.spec.mixers import MambaSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shared.model.families.sizes import FeedForward
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 _GRANITE, _BAMBA = "GraniteMoeHybridForCausalLM", "BambaForCausalLM"
 _MAMBA = "mamba"

@@ -9,16 +9,16 @@ from shared.model.families.experts.routers import read_router, sparse_layers
 from shared.model.families.further import beside_layers
 from shared.model.families.naming import EXPERT_PARTS, LLAMA_PARTS, Naming
 from shared.model.families.sizes import LINEAR, decoder, read_activation, read_kinds, read_sizes
-from shared.model.feed_forwards import ExpertsSpec, FeedForwardSpec
-from shared.model.mixers import DeltaSpec, QkNorm
 from shared.model.rope import RopeDefaults
-from shared.model.spec import NormKind, NormSpec
+from shared.model.spec.feed_forwards import ExpertsSpec, FeedForwardSpec
+from shared.model.spec.mixers import DeltaSpec, QkNorm
+from shared.model.spec.norms import NormKind, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from shared.model.families.sizes import FeedForward, Sizes
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 _NEXT, _DENSE, _EXPERTS = "Qwen3NextForCausalLM", "Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM"
 _HEAD_DIM = 256

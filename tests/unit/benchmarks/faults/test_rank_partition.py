@@ -17,7 +17,7 @@ from benchmarks.faults.kinds.base import Scene
 from benchmarks.faults.system.network import Loopback, can_have_namespaces
 from benchmarks.faults.system.sockets import states_between
 from cli.places import ROOT, python_environ
-from tests.fakes.ports import free_port
+from tests.fakes.servers.ports import free_port
 
 if TYPE_CHECKING:
     from benchmarks.faults.clients.load import Load

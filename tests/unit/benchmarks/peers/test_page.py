@@ -12,7 +12,7 @@ from benchmarks.peers.machine.description import describe_machine
 from benchmarks.peers.report.page import write_page
 from benchmarks.peers.results import load_results, merge
 from shared.errors import ConfigError
-from tests.fakes.bench_results import MACHINE, make_results
+from tests.unit.benchmarks.peers.made_results import MACHINE, make_results
 
 
 def test_page_shows_tables_plots_and_what_is_missing(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from benchmarks.peers.report.tables import engine_grid, serving_grid, share_grid
 from benchmarks.peers.results import Sample
 from benchmarks.peers.serving.measures import INTERFERENCE_METRICS, RATE_METRICS
 from benchmarks.peers.statistics import Summary
-from tests.fakes.bench_results import make_results
+from tests.unit.benchmarks.peers.made_results import make_results
 
 
 def test_a_row_is_held_against_the_peer_that_is_best_in_it() -> None:

@@ -18,15 +18,15 @@ from shared.engine.sequence.sequence import Sequence
 from shared.errors import AdapterNotLoadedError
 from shared.kv.identity import KVIdentity
 from shared.request.adapter_ref import AdapterRef
-from tests.fakes.adapted_model import (
+from tests.fakes.engine.adapted_model import (
     AdaptedFakeModel,
     FakeAdapter,
     digest_of,
     make_store,
     write_fake,
 )
-from tests.fakes.engines import drain, generate, make_engine, make_request
-from tests.fakes.model import FakeLoadedModel
+from tests.fakes.engine.engines import drain, generate, make_engine, make_request
+from tests.fakes.engine.model import FakeLoadedModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable

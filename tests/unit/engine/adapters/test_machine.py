@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from tests.accounting.effort import examples
-from tests.fakes.adapted_model import (
+from tests.fakes.engine.adapted_model import (
     AdaptedFakeModel,
     adapted_tokens,
     make_store,
     write_fake,
 )
-from tests.fakes.engines import StepMode, make_engine
-from tests.fakes.model import FakeLoadedModel
-from tests.suites.engine_machine import PROMPTS, EngineMachine
+from tests.fakes.engine.engines import StepMode, make_engine
+from tests.fakes.engine.model import FakeLoadedModel
+from tests.suites.engine.machine import PROMPTS, EngineMachine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

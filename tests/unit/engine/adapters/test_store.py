@@ -11,7 +11,7 @@ from shared.engine.adapters.slots import AdapterSlots
 from shared.engine.adapters.store import AdapterStore
 from shared.errors import AdapterNotLoadedError, InvalidRequestError, UnavailableError
 from shared.request.adapter_ref import AdapterRef
-from tests.fakes.adapted_model import (
+from tests.fakes.engine.adapted_model import (
     AdaptedFakeModel,
     FakeAdapter,
     digest_of,

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shared.model.drafts.random_heads import HeadSpec, write_random_head, write_sliced_checkpoint
-from shared.model.loader import LoadedModel, load_model
+from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from tests.fakes import counting
-from tests.fakes.engines import make_engine
+from tests.fakes.checkpoints import counting
+from tests.fakes.engine.engines import make_engine
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.engine.engine import Engine
+    from shared.model.loaded import LoadedModel
 
 NUM_DRAFTS = 4
 #: Drafts with weights, by what the fixtures call them.

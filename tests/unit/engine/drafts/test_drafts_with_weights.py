@@ -10,8 +10,8 @@ import pytest
 from shared.engine.sequence.request import KVSource
 from shared.errors import ConfigError
 from shared.model.loader import load_model
-from tests.fakes.engines import drain, generate, make_request
-from tests.fakes.transformers_models import random_prompt
+from tests.fakes.engine.engines import drain, generate, make_request
+from tests.fakes.model.transformers_models import random_prompt
 from tests.unit.engine.drafts.conftest import DRAFTS, NUM_DRAFTS, Drafts, engine_with
 from tests.unit.model.checkpoints import edit_json
 

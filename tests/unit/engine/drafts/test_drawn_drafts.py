@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from shared.model.drafts.random_heads import write_sliced_checkpoint
 from shared.model.loader import load_model
-from tests.fakes.engines import generate, make_engine, make_request
-from tests.fakes.paged_driver import PagedDriver
-from tests.fakes.transformers_models import random_model, save
+from tests.fakes.engine.engines import generate, make_engine, make_request
+from tests.fakes.model.paged_driver import PagedDriver
+from tests.fakes.model.transformers_models import random_model, save
 from tests.unit.engine.drafts.conftest import Drafts
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.fakes.draft_reference import Eagle3Reference, EagleReference, medusa_logits
-from tests.fakes.engines import generate, make_request
-from tests.fakes.paged_driver import make_metadata, poisoned_cache
-from tests.fakes.transformers_models import random_prompt
+from tests.fakes.engine.engines import generate, make_request
+from tests.fakes.model.draft_reference import Eagle3Reference, EagleReference, medusa_logits
+from tests.fakes.model.paged_driver import make_metadata, poisoned_cache
+from tests.fakes.model.transformers_models import random_prompt
 from tests.unit.engine.drafts.conftest import Drafts, engine_with
 
 if TYPE_CHECKING:

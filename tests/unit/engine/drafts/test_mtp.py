@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from shared.engine.speculation_config import parse_speculation
+from shared.engine.settings.speculation import parse_speculation
 from shared.errors import ConfigError
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from tests.fakes import counting
-from tests.fakes.engines import StepMode, drain, generate, make_request
-from tests.fakes.mtp import SPECS, VOCAB, MtpReference
-from tests.fakes.transformers_models import random_prompt
+from tests.fakes.checkpoints import counting
+from tests.fakes.checkpoints.mtp import SPECS, VOCAB, MtpReference
+from tests.fakes.engine.engines import StepMode, drain, generate, make_request
+from tests.fakes.model.transformers_models import random_prompt
 from tests.unit.engine.drafts.conftest import NUM_DRAFTS, Drafts, engine_with
 from tests.unit.engine.drafts.test_drafts_with_weights import requests
 from tests.unit.engine.drafts.test_guesses import Recorder

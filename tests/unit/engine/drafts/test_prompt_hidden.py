@@ -17,9 +17,9 @@ from shared.engine.step.hidden import HiddenNeeds, HiddenPool
 from shared.errors import ConfigError
 from shared.kv.layout import KVLayout
 from shared.model.loader import load_model
-from tests.fakes.engines import StepMode, drain, generate, make_request
-from tests.fakes.model import FakeLoadedModel
-from tests.fakes.transformers_models import random_prompt
+from tests.fakes.engine.engines import StepMode, drain, generate, make_request
+from tests.fakes.engine.model import FakeLoadedModel
+from tests.fakes.model.transformers_models import random_prompt
 from tests.unit.engine.drafts.conftest import NUM_DRAFTS, Drafts, engine_with
 from tests.unit.engine.drafts.test_guesses import VOCAB, Recorder, expected_draft
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shared.engine.choices import BackendName
 from shared.engine.grammar.backends.registry import create_backend
+from shared.engine.settings.choices import BackendName
 from shared.text.token_table import TokenTable
 from shared.text.tokenizer import Tokenizer
-from tests.fakes.tiny_tokenizer import byte_level, sentencepiece
+from tests.fakes.text.tiny_tokenizer import byte_level, sentencepiece
 
 if TYPE_CHECKING:
     from shared.engine.grammar.base import GrammarBackend

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
-    from shared.engine.choices import BackendName
     from shared.engine.grammar.base import GrammarBackend, PlacedGrammar
     from shared.engine.sequence.grammar import Grammar
+    from shared.engine.settings.choices import BackendName
     from shared.request.grammar.spec import GrammarSpec
     from shared.text.token_table import TokenTable
 

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shared.engine.choices import BackendName
 from shared.engine.grammar.backends.registry import create_backend
 from shared.engine.grammar.positions import advance
+from shared.engine.settings.choices import BackendName
 from shared.errors import ConfigError, UnsupportedError
 from shared.request.grammar.regex import repeats_in_choices
 from shared.request.grammar.spec import GrammarKind, GrammarSpec
 from shared.text.token_table import TokenTable
 from shared.text.tokenizer import Tokenizer
-from tests.fakes.tiny_tokenizer import byte_level
-from tests.suites.grammar import GrammarSuite, allowed_ids
+from tests.fakes.text.tiny_tokenizer import byte_level
+from tests.suites.engine.grammar import GrammarSuite, allowed_ids
 
 if TYPE_CHECKING:
     from shared.engine.grammar.base import GrammarBackend

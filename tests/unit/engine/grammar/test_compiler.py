@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared.engine.choices import BackendName
 from shared.engine.grammar.budget import CpuBudget
 from shared.engine.grammar.compiler import GrammarCompiler
 from shared.engine.grammar.host.hosts import GrammarHosts
 from shared.engine.grammar.placement import Placement
 from shared.engine.grammar.stats import GrammarStats
 from shared.engine.sequence.request import EngineRequest
+from shared.engine.settings.choices import BackendName
 from shared.errors import ConfigError, InvalidRequestError, OverloadedError, UnsupportedError
 from shared.request.grammar.spec import GrammarKind, GrammarSpec
 from shared.request.sampling_params import SamplingParams

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from shared.engine.choices import BackendName
+from shared.engine.settings.choices import BackendName
 from shared.errors import InvalidRequestError, UnavailableError
 from shared.request.grammar.spec import GrammarKind, GrammarSpec
 from tests.unit.engine.grammar.hosting import make_hosts
@@ -141,7 +141,7 @@ def test_a_grammar_that_needs_too_much_memory_is_refused(table: TokenTable) -> N
 def test_processes_end_with_a_worker_that_is_killed(tmp_path: Path) -> None:
     code = """
 import sys, time
-from shared.engine.choices import BackendName
+from shared.engine.settings.choices import BackendName
 from tests.unit.engine.grammar.hosting import make_hosts
 from tests.unit.engine.grammar.test_host_faults import ENDLESS, regex
 from shared.text.token_table import TokenTable

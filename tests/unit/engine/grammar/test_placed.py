@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.suites.grammar import GrammarSuite
+from tests.suites.engine.grammar import GrammarSuite
 from tests.unit.engine.grammar.hosting import ALL_HERE, NONE_HERE, PlacedBackend, make_placement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shared.engine.choices import BackendName
     from shared.engine.grammar.cost import GrammarCost
+    from shared.engine.settings.choices import BackendName
     from shared.text.token_table import TokenTable
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared.engine.choices import BackendName
 from shared.engine.grammar.backends.registry import create_backend
 from shared.engine.grammar.compiler import GrammarCompiler
 from shared.engine.grammar.cost import FAR_TOO_LATE_NS, LATE_NS, LATE_WINDOW
@@ -23,6 +22,7 @@ from shared.engine.grammar.stats import GrammarStats
 from shared.engine.grammar.strikes import MAX_STRIKES, PERIOD_S, Strikes
 from shared.engine.llm import LLM
 from shared.engine.sequence.request import EngineRequest
+from shared.engine.settings.choices import BackendName
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.request.grammar.spec import GrammarKind, GrammarSpec
 from shared.request.sampling_params import SamplingParams

@@ -14,7 +14,7 @@ from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoi
 from shared.request.answer import FinishReason
 from shared.request.grammar.spec import GrammarKind, GrammarSpec
 from shared.request.sampling_params import SamplingParams
-from tests.fakes.proposers import custom
+from tests.fakes.engine.proposers import custom
 
 if TYPE_CHECKING:
     from pathlib import Path

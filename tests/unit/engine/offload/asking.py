@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.fakes.engines import BLOCK_SIZE, expected_tokens, generate, make_request
-from tests.fakes.offload import settle
+from tests.fakes.engine.engines import BLOCK_SIZE, expected_tokens, generate, make_request
+from tests.fakes.engine.offload import settle
 
 if TYPE_CHECKING:
     from shared.engine.engine import Engine

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.fakes.engines import make_engine
-from tests.fakes.offload import make_tiered_engine
+from tests.fakes.engine.engines import make_engine
+from tests.fakes.engine.offload import make_tiered_engine
 from tests.unit.engine.offload.crowd import NUM_BLOCKS, Crowd
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from shared.engine.sequence.events import Landing
 from shared.engine.sequence.request import KVSource
-from tests.fakes.engines import BLOCK_SIZE, Run, drain, expected_tokens, make_request
-from tests.fakes.landing import fill
-from tests.fakes.offload import offload_of, settle
+from tests.fakes.engine.engines import BLOCK_SIZE, Run, drain, expected_tokens, make_request
+from tests.fakes.engine.landing import fill
+from tests.fakes.engine.offload import offload_of, settle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

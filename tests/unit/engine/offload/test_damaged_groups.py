@@ -10,17 +10,17 @@ import pytest
 
 from shared.kv.tier import BlockTier
 from shared.model.loader import load_model
-from tests.fakes.checkpoint_folder import write_checkpoints
-from tests.fakes.engines import generate, make_engine, make_request
-from tests.fakes.group_kinds import CASES, SPECS
-from tests.fakes.offload import settle
+from tests.fakes.checkpoints.folder import write_checkpoints
+from tests.fakes.checkpoints.group_kinds import CASES, SPECS
+from tests.fakes.engine.engines import generate, make_engine, make_request
+from tests.fakes.engine.offload import settle
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.engine.engine import Engine
     from shared.kv.group_rules import GroupKind
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 BLOCK_SIZE = 16
 PROMPT = [(7 * place) % 300 + 3 for place in range(6 * BLOCK_SIZE + 5)]

@@ -11,9 +11,9 @@ import pytest
 from shared.engine.offload import block_file, disk_tier
 from shared.errors import ConfigError
 from shared.kv.tier import BlockTier
-from tests.fakes.engines import generate, make_request
-from tests.fakes.model import FakeLoadedModel
-from tests.fakes.offload import (
+from tests.fakes.engine.engines import generate, make_request
+from tests.fakes.engine.model import FakeLoadedModel
+from tests.fakes.engine.offload import (
     FILE_BYTES,
     offload_of,
 )

@@ -13,7 +13,7 @@ from shared.engine.offload.group_copies import GroupCopies
 from shared.kv.hand_off import Holder
 from shared.kv.layout import KVLayout
 from shared.kv.split import KVSplit
-from tests.fakes.rank_arenas import SENTINEL, Arenas, Contents
+from tests.fakes.ranks.arenas import SENTINEL, Arenas, Contents
 from tests.unit.kv.test_hand_off import GROUPS
 
 BLOCK_SIZE = 4

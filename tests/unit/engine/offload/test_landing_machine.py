@@ -12,10 +12,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from shared.engine.choices import SchedulingPolicy
 from shared.engine.sequence.events import Landing
+from shared.engine.settings.choices import SchedulingPolicy
 from tests.accounting.effort import examples
-from tests.fakes.engines import BLOCK_SIZE, StepMode
+from tests.fakes.engine.engines import BLOCK_SIZE, StepMode
 from tests.unit.engine.offload.test_offload_machine import OffloadMachine
 
 if TYPE_CHECKING:

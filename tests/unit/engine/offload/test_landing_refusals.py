@@ -9,8 +9,8 @@ import pytest
 from shared.engine.offload.landings import LandingRefusal
 from shared.engine.prompt_hidden import HiddenWish
 from shared.engine.step.hidden import HiddenNeeds
-from tests.fakes.engines import expected_tokens, make_engine, make_request
-from tests.fakes.model import FakeLoadedModel, FakeModel, make_spec
+from tests.fakes.engine.engines import expected_tokens, make_engine, make_request
+from tests.fakes.engine.model import FakeLoadedModel, FakeModel, make_spec
 from tests.unit.engine.offload.asking import PROMPTS, ask
 from tests.unit.engine.offload.crowd import NUM_BLOCKS, Crowd
 

@@ -14,10 +14,10 @@ from shared.engine.offload.landings import LandingRefusal
 from shared.errors import UnavailableError
 from shared.kv.tier import BlockTier
 from shared.request.answer import FinishReason
-from tests.fakes.engines import BLOCK_SIZE, expected_tokens, make_request
-from tests.fakes.landing import fill
-from tests.fakes.model import FakeLoadedModel
-from tests.fakes.offload import SteppedThreads, make_tiered_engine, offload_of, settle
+from tests.fakes.engine.engines import BLOCK_SIZE, expected_tokens, make_request
+from tests.fakes.engine.landing import fill
+from tests.fakes.engine.model import FakeLoadedModel
+from tests.fakes.engine.offload import SteppedThreads, make_tiered_engine, offload_of, settle
 from tests.unit.engine.offload.asking import NUM_TOKENS, PROMPTS, ask, counters
 from tests.unit.engine.offload.crowd import NUM_BLOCKS, Crowd, hashes_of
 

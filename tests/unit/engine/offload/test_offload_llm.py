@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared.engine.config import EngineConfig
 from shared.engine.engine import Engine
-from shared.engine.engine_thread import EngineThread
 from shared.engine.llm import LLM
+from shared.engine.settings.engine import EngineConfig
+from shared.engine.thread.engine_thread import EngineThread
 from shared.kv.offload.manager import OffloadPolicy
 from shared.kv.tier import BlockTier
 from shared.request.sampling_params import SamplingParams
-from tests.fakes.engines import make_request
+from tests.fakes.engine.engines import make_request
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shared.engine.request_stream import RequestStream
-    from shared.model.loader import LoadedModel
+    from shared.engine.thread.request_stream import RequestStream
+    from shared.model.loaded import LoadedModel
 
 BLOCK_SIZE = 8
 #: Two layers, key and value, two heads of 16 floats.

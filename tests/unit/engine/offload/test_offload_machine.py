@@ -20,9 +20,9 @@ from shared.engine.offload import build
 from shared.kv.identity import HASH_BYTES
 from shared.kv.tier import BlockTier
 from tests.accounting.effort import examples
-from tests.fakes.engines import StepMode
-from tests.fakes.model import Chunk, FakeLoadedModel, FakeModel, make_spec
-from tests.fakes.offload import SteppedThreads, offload_of, settle, tier_settings
+from tests.fakes.engine.engines import StepMode
+from tests.fakes.engine.model import Chunk, FakeLoadedModel, FakeModel, make_spec
+from tests.fakes.engine.offload import SteppedThreads, offload_of, settle, tier_settings
 from tests.unit.engine.test_engine_machine import EngineMachine
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from shared.kv.layout import KVLayout
 from shared.kv.tier import BlockTier
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from tests.fakes.engines import generate, make_engine, make_request
-from tests.fakes.offload import settle
+from tests.fakes.engine.engines import generate, make_engine, make_request
+from tests.fakes.engine.offload import settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable

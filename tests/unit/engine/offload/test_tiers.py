@@ -12,7 +12,7 @@ from shared.errors import ConfigError, UnavailableError
 from shared.kv.identity import KVIdentity, block_key
 from shared.kv.tier import BlockTier
 from shared.request.answer import FinishReason
-from tests.fakes.engines import (
+from tests.fakes.engine.engines import (
     BLOCK_SIZE,
     cached_hashes,
     drain,
@@ -20,8 +20,8 @@ from tests.fakes.engines import (
     generate,
     make_request,
 )
-from tests.fakes.model import FakeLoadedModel, FakeModel, make_spec
-from tests.fakes.offload import (
+from tests.fakes.engine.model import FakeLoadedModel, FakeModel, make_spec
+from tests.fakes.engine.offload import (
     BLOCK_BYTES,
     FILE_BYTES,
     Gate,
@@ -225,7 +225,7 @@ def test_an_engine_that_cannot_start_leaves_nothing_behind(
     tiers = {"host_blocks": 12, "disk": tmp_path, "disk_blocks": 20}
     unknown = (
         '{"method": "custom", "num_speculative_tokens": 2, '
-        '"proposer_class": "tests.fakes.proposers:Nobody"}'
+        '"proposer_class": "tests.fakes.engine.proposers:Nobody"}'
     )
     before = tier_threads()
     with pytest.raises(ConfigError, match="Nobody"):

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared.engine.config import EngineConfig
 from shared.engine.engine import Engine
-from shared.engine.rank_settings import RankSettings
 from shared.engine.ranks import assembly, device_channels
 from shared.engine.ranks.leader import RankLeader
 from shared.engine.sequence.events import Failed
+from shared.engine.settings.engine import EngineConfig
+from shared.engine.settings.ranks import RankSettings
 from shared.errors import RankError
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.ranks.nccl_group import NcclCollective
-from tests.fakes.device_ranks import DeviceMeeting, FollowerThreads, RegionRecorder
-from tests.fakes.engines import Run, drain, make_request
+from tests.fakes.engine.engines import Run, drain, make_request
+from tests.fakes.ranks.devices import DeviceMeeting, FollowerThreads, RegionRecorder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 SETTINGS: dict[str, Any] = {
     "block_size": 4,

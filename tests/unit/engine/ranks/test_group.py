@@ -17,21 +17,21 @@ import pytest
 from cli.doctor.finding import Level
 from cli.doctor.ranks import Ranks, check_ranks
 from shared.engine.llm import LLM
-from shared.engine.rank_settings import RankSettings
 from shared.engine.ranks import leader as leader_module
 from shared.engine.ranks import processes
 from shared.engine.ranks.leader import RankLeader
 from shared.engine.sequence.events import Failed
+from shared.engine.settings.ranks import RankSettings
 from shared.errors import ConfigError, InternalError, ModelLoadError, RankError
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.worker.health.rank_metrics import RankCollector
-from tests.fakes.engines import drain, generate, make_request
-from tests.fakes.every_kind import ALL_KINDS, SHORT_OF_BLOCKS, assert_same, run
-from tests.fakes.lora_folders import write_lora
-from tests.fakes.mtp import DELTA_SIZES
-from tests.fakes.rank_engines import group_of, is_running
-from tests.fakes.warm_process import COLD_RANKS, WarmProcess
+from tests.fakes.checkpoints.lora_folders import write_lora
+from tests.fakes.checkpoints.mtp import DELTA_SIZES
+from tests.fakes.engine.engines import drain, generate, make_request
+from tests.fakes.engine.every_kind import ALL_KINDS, SHORT_OF_BLOCKS, assert_same, run
+from tests.fakes.processes.warm_process import COLD_RANKS, WarmProcess
+from tests.fakes.ranks.engines import group_of, is_running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from shared.engine.engine_home import EngineHome
     from shared.engine.ranks.orders import Order
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
     from shared.request.adapter_ref import AdapterRef
 
 VOCAB = 300
@@ -218,7 +218,7 @@ def test_a_step_that_fails_on_all_ranks_fails_alone(
     So it does where the last of several stages fails, which alone chooses tokens.
     """
     leader = request.getfixturevalue(group)
-    processors = ("tests.fakes.logits_processors:Failing",)
+    processors = ("tests.fakes.engine.logits_processors:Failing",)
     with group_of(leader, model, **SHORT_OF_BLOCKS, logits_processors=processors) as home:
         failing = make_request("fails", [5, 6, 7], extra_args={"fails": True})
         assert isinstance(generate(home.engine, failing).failure("fails"), InternalError)
@@ -307,7 +307,7 @@ def test_followers_end_with_rank_0(model: Path, tmp_path: Path) -> None:
     """However it ends, and whatever they do. Its follower is started as users' are."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), COLD_RANKS: "1"}
     with (tmp_path / "log").open("wb") as log:
-        argv = ("tests.fakes.rank_leader", str(model))
+        argv = ("tests.fakes.ranks.leader", str(model))
         process = WarmProcess(argv, cwd=tmp_path, env=environment, log=log)
     found: list[str] = []
     while not found:

@@ -15,18 +15,18 @@ import pytest
 
 from shared.engine.offload import offload
 from shared.engine.offload.landings import LandingRefusal
-from shared.engine.rank_settings import RankSettings
 from shared.engine.ranks.leader import RankLeader
 from shared.engine.sequence.events import Failed
+from shared.engine.settings.ranks import RankSettings
 from shared.errors import RankError
 from shared.kv.tier import BlockTier
 from shared.model.random_checkpoint import CheckpointSpec
 from shared.request.answer import FinishReason
-from tests.fakes.checkpoint_folder import write_checkpoints
-from tests.fakes.engines import drain, generate, make_request
-from tests.fakes.group_kinds import SPECS
-from tests.fakes.offload import Gate, offload_of, settle
-from tests.fakes.rank_engines import group_of
+from tests.fakes.checkpoints.folder import write_checkpoints
+from tests.fakes.checkpoints.group_kinds import SPECS
+from tests.fakes.engine.engines import drain, generate, make_request
+from tests.fakes.engine.offload import Gate, offload_of, settle
+from tests.fakes.ranks.engines import group_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -9,11 +9,11 @@ from shared.engine.sampler.processors.attached import ProcessorSet
 from shared.engine.sampler.sampler import sample
 from shared.engine.sampler.sampling_state import SamplingState
 from shared.engine.step.plan import RowStart
-from shared.engine.step.row_states import RowState
-from shared.engine.step.token_choice import NativeChooser
+from shared.engine.step.tokens.choice import NativeChooser
+from shared.engine.step.tokens.row_states import RowState
 from shared.request.sampling_params import SamplingParams
-from tests.fakes.tensors import random
-from tests.suites.sampling import FILTERS
+from tests.fakes.kernels.tensors import random
+from tests.suites.kernels.sampling import FILTERS
 
 PROMPT = array("q", [1, 2, 3])
 

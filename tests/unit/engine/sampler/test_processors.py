@@ -17,13 +17,13 @@ from shared.engine.sampler.processors.load import load_processors
 from shared.engine.sampler.sampling_state import SamplingState
 from shared.errors import ConfigError, InvalidRequestError
 from shared.request.sampling_params import SamplingParams
-from tests.fakes.engines import generate, make_engine, make_request
-from tests.fakes.logits_processors import NoRepeat, Sharpen, Shift
+from tests.fakes.engine.engines import generate, make_engine, make_request
+from tests.fakes.engine.logits_processors import NoRepeat, Sharpen, Shift
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-MODULE = "tests.fakes.logits_processors"
+MODULE = "tests.fakes.engine.logits_processors"
 CONTEXT = ProcessorContext(vocab_size=50, device="cpu")
 NEVER = float("-inf")
 PROMPT = [5, 6, 7]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from shared.engine.sequence.sequence import Sequence, Status
 from shared.kv.identity import KVIdentity
-from tests.fakes.engines import make_request
+from tests.fakes.engine.engines import make_request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Seq

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.engine.sequence.draft import NO_DRAFT
+from shared.engine.settings.speculation import SpeculationConfig
 from shared.engine.speculation.base import DraftWish
 from shared.engine.speculation.ngram import NgramIndex, NgramProposer, follow
-from shared.engine.speculation_config import SpeculationConfig
 from tests.unit.engine.speculation.settings import sequence
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kernels.sampling.drawing import Filters
 from kernels.sampling.reference import kept
 from shared.engine.sampler.random import Purpose, uniforms
-from shared.engine.step.rejection import accept_drawn, distribution
+from shared.engine.step.tokens.rejection import accept_drawn, distribution
 from shared.request.sampling_params import SamplingParams
 
 VOCAB = 8

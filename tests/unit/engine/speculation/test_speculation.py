@@ -11,10 +11,10 @@ import pytest
 
 from shared.engine.llm import LLM
 from shared.engine.sequence.request import KVSource
-from shared.model.loader import LoadedModel, load_model
+from shared.model.loader import load_model
 from shared.request.answer import FinishReason
 from shared.request.sampling_params import SamplingParams
-from tests.fakes.engines import (
+from tests.fakes.engine.engines import (
     StepMode,
     cached_hashes,
     drain,
@@ -24,8 +24,8 @@ from tests.fakes.engines import (
     make_engine,
     make_request,
 )
-from tests.fakes.model import VOCAB_SIZE, FakeLoadedModel
-from tests.fakes.proposers import Drawn, custom
+from tests.fakes.engine.model import VOCAB_SIZE, FakeLoadedModel
+from tests.fakes.engine.proposers import Drawn, custom
 from tests.unit.engine.speculation.settings import speculate
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from shared.engine.engine import Engine
     from shared.engine.sequence.request import EngineRequest
+    from shared.model.loaded import LoadedModel
 
 LOOPING = [7, 8, 9, 7, 8, 9, 7, 8]
 ASKED: dict[str, dict[str, Any]] = {

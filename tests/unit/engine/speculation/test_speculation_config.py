@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from shared.config import load_config
-from shared.engine.config import EngineConfig
-from shared.engine.speculation_config import parse_speculation
+from shared.engine.settings.engine import EngineConfig
+from shared.engine.settings.speculation import parse_speculation
 from shared.errors import ConfigError
-from tests.fakes.engines import make_engine
+from tests.fakes.engine.engines import make_engine
 from tests.unit.engine.speculation.settings import speculate
 
 
@@ -73,7 +73,7 @@ def test_what_is_wrong_is_named(text: str, named: str) -> None:
     [
         ({"method": "magic"}, "magic.*ngram"),
         ({"method": "custom"}, "proposer_class"),
-        ({"method": "custom", "proposer_class": "tests.fakes.proposers:Nobody"}, "Nobody"),
+        ({"method": "custom", "proposer_class": "tests.fakes.engine.proposers:Nobody"}, "Nobody"),
         ({"method": "custom", "proposer_class": "no.such.module:X"}, "no.such.module"),
     ],
 )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from shared.engine.sequence.events import Failed
-from tests.fakes.engines import drain, expected_tokens, generate, make_engine, make_request
-from tests.fakes.model import FakeLoadedModel
-from tests.fakes.proposers import custom
+from tests.fakes.engine.engines import drain, expected_tokens, generate, make_engine, make_request
+from tests.fakes.engine.model import FakeLoadedModel
+from tests.fakes.engine.proposers import custom
 
 
 def test_a_proposer_that_fails_is_asked_no_more() -> None:

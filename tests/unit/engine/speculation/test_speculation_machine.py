@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import settings
 
 from tests.accounting.effort import examples
-from tests.fakes.engines import StepMode, make_engine
-from tests.fakes.model import FakeLoadedModel, make_spec
-from tests.fakes.proposers import custom
+from tests.fakes.engine.engines import StepMode, make_engine
+from tests.fakes.engine.model import FakeLoadedModel, make_spec
+from tests.fakes.engine.proposers import custom
 from tests.unit.engine.test_engine_machine import EngineMachine
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shared.engine.sequence.sequence import Status
+from shared.engine.settings.speculation import SpeculationConfig
 from shared.engine.speculation.base import DraftWish
 from shared.engine.speculation.past_answers import PastAnswers
 from shared.engine.speculation.suffix import SuffixProposer
 from shared.engine.speculation.suffix_automaton import ROOT
-from shared.engine.speculation_config import SpeculationConfig
 from tests.unit.engine.speculation.settings import sequence
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from shared.engine.sampler.processors.attached import ProcessorSet
 from shared.engine.sampler.sampler import sample
 from shared.engine.sampler.sampling_state import SamplingState
 from shared.engine.step.plan import RowStart
-from shared.engine.step.row_states import RowState
-from shared.engine.step.token_choice import DeviceChooser
-from shared.engine.step.verification import Drafted, verify
+from shared.engine.step.tokens.choice import DeviceChooser
+from shared.engine.step.tokens.row_states import RowState
+from shared.engine.step.tokens.verification import Drafted, verify
 from shared.request.grammar.spec import Thinking
 from shared.request.logprobs_mode import LogprobsMode
 from shared.request.sampling_params import SamplingParams

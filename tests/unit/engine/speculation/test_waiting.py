@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fakes.engines import StepMode, expected_tokens, generate, make_engine, make_request
-from tests.fakes.proposers import custom
+from tests.fakes.engine.engines import (
+    StepMode,
+    expected_tokens,
+    generate,
+    make_engine,
+    make_request,
+)
+from tests.fakes.engine.proposers import custom
 
 
 @pytest.mark.parametrize("mode", StepMode)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.engine.choices import SchedulingPolicy
 from shared.engine.schedule.chunk_limit import ChunkLimit
 from shared.engine.sequence.events import Admitted, NewTokens
 from shared.engine.sequence.request import KVSource
 from shared.engine.sequence.sequence import Sequence
+from shared.engine.settings.choices import SchedulingPolicy
 from shared.engine.timing.step_bound import (
     LEAST_PROMPTS,
     LONGEST_STEP_MS,
@@ -24,8 +24,8 @@ from shared.engine.timing.step_model import StepCost, StepModel
 from shared.errors import InvalidRequestError
 from shared.identity import Role
 from tests.accounting.effort import examples
-from tests.fakes.engines import StepMode, drain, expected_tokens, generate, make_request
-from tests.fakes.timed_model import Clock, TimedModel, timed_engine
+from tests.fakes.engine.engines import StepMode, drain, expected_tokens, generate, make_request
+from tests.fakes.engine.timed_model import Clock, TimedModel, timed_engine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Seq

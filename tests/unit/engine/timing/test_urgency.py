@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.engine.choices import SchedulingPolicy
 from shared.engine.schedule.urgency import AGEING, Urgency, by_urgency
 from shared.engine.sequence.events import Admitted
 from shared.engine.sequence.request import KVSource
 from shared.engine.sequence.sequence import Sequence
+from shared.engine.settings.choices import SchedulingPolicy
 from shared.engine.timing.step_model import PRIOR, StepCost, StepModel
 from shared.kv.identity import KVIdentity
-from tests.fakes.engines import Run, StepMode, drain, expected_tokens, make_request
-from tests.fakes.timed_model import Clock, timed_engine
+from tests.fakes.engine.engines import Run, StepMode, drain, expected_tokens, make_request
+from tests.fakes.engine.timed_model import Clock, timed_engine
 
 URGENCY = SchedulingPolicy.URGENCY
 COST = StepCost(1.0, 0.1, 0.0, 0.2, 0.0)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from shared.model.encoders.operations import gated
 from shared.model.encoders.products import NativeGate, NativeProduct
-from shared.model.feed_forwards import Activation
 from shared.model.native.threads import LibraryThreads, ThreadPlan
-from tests.fakes.matrix_unit import has_matrix_unit
+from shared.model.spec.feed_forwards import Activation
+from tests.fakes.kernels.matrix_unit import has_matrix_unit
 
 #: Rows around a tile (16), two of them, and a task (192).
 ROWS = (1, 15, 16, 17, 32, 33, 191, 192, 193, 400)

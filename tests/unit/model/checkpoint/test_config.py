@@ -9,7 +9,7 @@ import pytest
 
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.config import load_spec, parse_spec
-from shared.model.feed_forwards import FeedForwardSpec
+from shared.model.spec.feed_forwards import FeedForwardSpec
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -25,9 +25,9 @@ from shared.model.checkpoint.files.checkpoint_files import BIN_INDEX_NAME, BIN_N
 from shared.model.checkpoint.files.tensor_files import open_tensors, read_headers
 from shared.model.checks import check_model
 from shared.model.loader import load_model
+from tests.fakes.model.transformers_models import random_model, save
 from tests.fakes.stored.base import quantise_checkpoint
 from tests.fakes.stored.integers import Gptq
-from tests.fakes.transformers_models import random_model, save
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ from shared.model.checkpoint.headers.contents import Contents
 from shared.model.checkpoint.loading.reading import read_tensors
 from shared.model.linear.scratch import Scratch
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from tests.fakes.gguf_model import export
+from tests.fakes.checkpoints.gguf import export
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,11 +15,11 @@ from shared.errors import ModelLoadError
 from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.wrapper import is_wrapped
 from shared.model.loader import load_model
-from tests.fakes.family_cases import CASES
-from tests.fakes.paged_driver import PagedDriver
+from tests.fakes.families.cases import CASES
+from tests.fakes.model.paged_driver import PagedDriver
+from tests.fakes.model.transformers_models import ODD_SIZES, logits_after, random_prompt, save
 from tests.fakes.stored.base import quantise_checkpoint
 from tests.fakes.stored.integers import Awq
-from tests.fakes.transformers_models import ODD_SIZES, logits_after, random_prompt, save
 from tests.unit.model.checkpoints import edit_json
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 from safetensors.torch import save_file
 
+from tests.fakes.model.transformers_models import random_model, save
 from tests.fakes.stored.base import quantise_checkpoint
 from tests.fakes.stored.cases import ALL
 from tests.fakes.stored.gpt_oss import GptOss
 from tests.fakes.stored.models import FAMILIES, is_expert, wants_of
-from tests.fakes.transformers_models import random_model, save
 
 if TYPE_CHECKING:
     from collections.abc import Callable

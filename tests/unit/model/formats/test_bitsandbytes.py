@@ -18,11 +18,11 @@ from shared.model.checkpoint.matrices.layout import StoredMatrix
 from shared.model.checks import check_model
 from shared.model.loader import load_model
 from shared.model.matrix.quantized import concatenate
+from tests.fakes.model.transformers_models import random_model, save
 from tests.fakes.stored.answers import check_answers
 from tests.fakes.stored.base import quantise_checkpoint
 from tests.fakes.stored.bits_and_bytes import Eights, Fours
 from tests.fakes.stored.models import wants_of
-from tests.fakes.transformers_models import random_model, save
 from tests.unit.model.checkpoints import edit_json, edit_tensors
 
 if TYPE_CHECKING:

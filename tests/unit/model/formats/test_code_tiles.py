@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from shared.model.loader import load_model
-from tests.fakes.matrix_unit import has_matrix_unit
-from tests.fakes.paged_driver import PagedDriver
-from tests.fakes.transformers_models import random_prompt
+from tests.fakes.kernels.matrix_unit import has_matrix_unit
+from tests.fakes.model.paged_driver import PagedDriver
+from tests.fakes.model.transformers_models import random_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -28,10 +28,17 @@ from shared.model.matrix.blocks import quantized
 from shared.model.matrix.uniting import join
 from shared.model.weight_map import Stored, WeightPart
 from shared.request.sampling_params import SamplingParams
-from tests.fakes.family_cases import CASES
-from tests.fakes.gguf_model import add_tokenizer, edit_header, edit_value, export, finish, split
-from tests.fakes.paged_driver import PagedDriver
-from tests.fakes.transformers_models import logits_after, random_model, random_prompt, save
+from tests.fakes.checkpoints.gguf import (
+    add_tokenizer,
+    edit_header,
+    edit_value,
+    export,
+    finish,
+    split,
+)
+from tests.fakes.families.cases import CASES
+from tests.fakes.model.paged_driver import PagedDriver
+from tests.fakes.model.transformers_models import logits_after, random_model, random_prompt, save
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,12 +17,12 @@ from shared.model.linear.stored import AsStored
 from shared.model.loader import load_model
 from shared.model.matrix.quantized import concatenate
 from shared.model.matrix.uniting import unite
+from tests.fakes.model.transformers_models import random_model, save
 from tests.fakes.stored.answers import check_answers
 from tests.fakes.stored.base import quantise_checkpoint, random_weight
 from tests.fakes.stored.hqq import Hqq
 from tests.fakes.stored.models import FAMILIES, wants_of
 from tests.fakes.stored.reading import read
-from tests.fakes.transformers_models import random_model, save
 from tests.unit.model.checkpoints import edit_tensors
 
 if TYPE_CHECKING:

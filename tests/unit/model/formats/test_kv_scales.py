@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.formats.kv_scheme import KVScheme, find_kv_scheme
 from shared.model.loader import load_model
-from tests.fakes.kv_scales import kv_config, own_name, write_kv_scales
+from tests.fakes.checkpoints.kv_scales import kv_config, own_name, write_kv_scales
+from tests.fakes.model.transformers_models import random_model, save
 from tests.fakes.stored.cases import ALL
-from tests.fakes.transformers_models import random_model, save
 from tests.unit.model.checkpoints import edit_tensors
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from shared.model.loader import load_model
-from tests.fakes.family_cases import CASES
-from tests.fakes.paged_driver import PagedDriver
+from tests.fakes.families.cases import CASES
+from tests.fakes.model.paged_driver import PagedDriver
+from tests.fakes.model.transformers_models import random_model, save
 from tests.fakes.stored.answers import NUM_ROUNDED_TOKENS, SHORT_PROMPTS, check_rows
 from tests.fakes.stored.base import quantise_checkpoint
 from tests.fakes.stored.cases import ALL
 from tests.fakes.stored.compressed import Compressed
-from tests.fakes.transformers_models import random_model, save
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

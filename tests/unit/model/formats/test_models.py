@@ -15,7 +15,7 @@ from shared.errors import ConfigError, ModelLoadError
 from shared.model.causal_lm import CausalLM
 from shared.model.checks import check_model
 from shared.model.loader import load_model
-from tests.fakes.paged_driver import PagedDriver
+from tests.fakes.model.paged_driver import PagedDriver
 from tests.fakes.stored.answers import NUM_TOKENS, PROMPTS, check_answers
 from tests.fakes.stored.base import quantise_checkpoint
 from tests.fakes.stored.cases import WITH_INPUTS

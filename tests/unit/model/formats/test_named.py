@@ -12,6 +12,7 @@ import transformers
 
 from shared.engine.llm import LLM
 from shared.request.sampling_params import SamplingParams
+from tests.fakes.model.transformers_models import logits_after
 from tests.fakes.stored.answers import (
     NUM_ROUNDED_TOKENS,
     NUM_TOKENS,
@@ -20,7 +21,6 @@ from tests.fakes.stored.answers import (
 )
 from tests.fakes.stored.named import NAMED, PAGE, page
 from tests.fakes.stored.rounded import Rounded
-from tests.fakes.transformers_models import logits_after
 
 if TYPE_CHECKING:
     from pathlib import Path

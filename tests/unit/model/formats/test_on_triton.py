@@ -13,9 +13,9 @@ from shared.model.linear.stored import AsStored
 from shared.model.matrix.inputs import InputRounding
 from shared.model.matrix.quantized import QuantizedMatrix
 from shared.model.matrix.rounding import Element, Rounding
-from tests.fakes.interpreted import run_interpreted
+from tests.fakes.kernels.interpreted import run_interpreted
 from tests.fakes.stored.cases import ALL
-from tests.suites.triton_stored import RUNS, STORED, name_of, write_all
+from tests.suites.kernels.triton_stored import RUNS, STORED, name_of, write_all
 
 pytest.importorskip("triton")
 
@@ -27,7 +27,7 @@ def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | Non
     """What went wrong with each check."""
     folder = tmp_path_factory.mktemp("stored")
     write_all(folder)
-    return run_interpreted("tests.suites.triton_stored", **{STORED: str(folder)})
+    return run_interpreted("tests.suites.kernels.triton_stored", **{STORED: str(folder)})
 
 
 @pytest.mark.timeout(600)

@@ -10,7 +10,7 @@ import torch
 from shared.model.causal_lm import CausalLM
 from shared.model.linear.rounded import RoundedProduct
 from shared.model.loader import load_model
-from tests.fakes.paged_driver import PagedDriver
+from tests.fakes.model.paged_driver import PagedDriver
 from tests.oracles.base import (
     DENSE,
     FOLDER,

@@ -25,8 +25,8 @@ from shared.model.matrix.blocks import BlockMatrix, BlockRows, quantized
 from shared.model.matrix.quantized import QuantizedMatrix
 from shared.model.matrix.rounding import Element
 from shared.model.matrix.uniting import join
-from shared.model.native.matrices import PackedWeight
-from shared.model.native.packing import Packing as NativePacking
+from shared.model.native.packing.matrices import PackedWeight
+from shared.model.native.packing.packing import Packing as NativePacking
 from shared.model.native.threads import LibraryThreads, ThreadPlan
 from tests.unit.model.native.test_fours import multiply
 

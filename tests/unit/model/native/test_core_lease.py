@@ -15,8 +15,8 @@ from shared.model.native import core_lease
 from shared.model.native.core_lease import CoreCounts, CoreLease
 from shared.model.native.model import NativeCausalLM
 from shared.model.native.threads import LibraryThreads, ThreadPlan
-from tests.fakes.paged_driver import PagedDriver
-from tests.fakes.transformers_models import random_model, random_prompt, save
+from tests.fakes.model.paged_driver import PagedDriver
+from tests.fakes.model.transformers_models import random_model, random_prompt, save
 
 if TYPE_CHECKING:
     from pathlib import Path

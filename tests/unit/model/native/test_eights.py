@@ -10,7 +10,7 @@ import torch
 from kernels.native.kinds import Kind
 from shared.model.linear.fused import FusedLinear
 from shared.model.matrix.quantized import QuantizedMatrix
-from shared.model.native.packing import Packing
+from shared.model.native.packing.packing import Packing
 from shared.model.native.threads import LibraryThreads, ThreadPlan
 from tests.unit.model.native.test_fours import COLUMNS, INNER, NUM_ROWS, multiply
 

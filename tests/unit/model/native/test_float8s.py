@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from shared.model.loader import load_model
-from shared.model.native.float8s import PackingFloat8s
 from shared.model.native.model import NativeCausalLM
-from tests.fakes.paged_driver import PagedDriver
-from tests.fakes.transformers_models import random_model, random_prompt, save
+from shared.model.native.packing.float8s import PackingFloat8s
+from tests.fakes.model.paged_driver import PagedDriver
+from tests.fakes.model.transformers_models import random_model, random_prompt, save
 
 if TYPE_CHECKING:
     from pathlib import Path

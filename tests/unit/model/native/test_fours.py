@@ -10,8 +10,8 @@ import torch
 from kernels.native.kinds import Kind
 from shared.model.linear.fused import FusedLinear
 from shared.model.matrix.quantized import QuantizedMatrix
-from shared.model.native.matrices import PackedWeight
-from shared.model.native.packing import Packing
+from shared.model.native.packing.matrices import PackedWeight
+from shared.model.native.packing.packing import Packing
 from shared.model.native.threads import LibraryThreads, ThreadPlan
 
 if TYPE_CHECKING:

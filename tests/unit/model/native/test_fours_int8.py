@@ -18,14 +18,14 @@ from shared.model.checks import check_model
 from shared.model.linear.fused import FusedLinear
 from shared.model.loader import load_model
 from shared.model.matrix.nearest import round_to_codes
-from shared.model.native.fours import PackingFours
-from shared.model.native.matrices import PackedWeight
-from shared.model.native.packing import Packing
+from shared.model.native.packing.fours import PackingFours
+from shared.model.native.packing.matrices import PackedWeight
+from shared.model.native.packing.packing import Packing
 from shared.model.native.threads import LibraryThreads, ThreadPlan
-from tests.fakes.paged_driver import PagedDriver
+from tests.fakes.model.paged_driver import PagedDriver
+from tests.fakes.model.transformers_models import random_model, random_prompt, save
 from tests.fakes.stored.base import quantise_checkpoint
 from tests.fakes.stored.compressed import INT4, Compressed
-from tests.fakes.transformers_models import random_model, random_prompt, save
 from tests.unit.model.native.test_fours import COLUMNS, INNER, NUM_ROWS, make_matrix, multiply
 
 if TYPE_CHECKING:

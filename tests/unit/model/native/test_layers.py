@@ -19,21 +19,21 @@ from shared.model.checks import why_not_native
 from shared.model.families.registry import stored_names
 from shared.model.linear.base import DENSE
 from shared.model.loader import load_model
-from shared.model.mixers import QkNorm
 from shared.model.native.model import NativeCausalLM
-from shared.model.native.packing import Packing
+from shared.model.native.packing.packing import Packing
 from shared.model.native.threads import LibraryThreads, ThreadPlan
-from shared.model.spec import NormPlace
-from tests.fakes.family_cases import CASES
-from tests.fakes.paged_driver import PagedDriver
-from tests.fakes.transformers_models import random_model, random_prompt, save
+from shared.model.spec.mixers import QkNorm
+from shared.model.spec.norms import NormPlace
+from tests.fakes.families.cases import CASES
+from tests.fakes.model.paged_driver import PagedDriver
+from tests.fakes.model.transformers_models import random_model, random_prompt, save
 from tests.unit.model.checkpoints import edit_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 #: By place of the norms a family; their heads, feed-forwards and caps differ, too.
 PLACES = {

@@ -12,8 +12,8 @@ from shared.model.linear.fused import FusedLinear
 from shared.model.matrix.inputs import InputRounding
 from shared.model.matrix.quantized import QuantizedMatrix
 from shared.model.matrix.rounding import Element, Rounding, ScaleRule
-from shared.model.native.codes import code_kind, has_pieces
-from shared.model.native.packing import Packing
+from shared.model.native.packing.packing import Packing
+from shared.model.native.records.codes import code_kind, has_pieces
 from shared.model.native.threads import LibraryThreads, ThreadPlan
 from tests.unit.model.native.test_fours import COLUMNS, NUM_ROWS, multiply
 from tests.unit.model.native.test_fours import make_matrix as make_integers

@@ -18,9 +18,11 @@ from shared.errors import ConfigError
 from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.config import load_spec
 from shared.model.checks import why_not_native
-from shared.model.feed_forwards import Activation, FeedForwardSpec
 from shared.model.loader import load_model
-from shared.model.mixers import (
+from shared.model.native.model import NativeCausalLM
+from shared.model.spec.decoder import DecoderSpec, LayerSpec
+from shared.model.spec.feed_forwards import Activation, FeedForwardSpec
+from shared.model.spec.mixers import (
     AttentionSpec,
     DeltaSpec,
     LatentAttentionSpec,
@@ -28,12 +30,11 @@ from shared.model.mixers import (
     QkNorm,
     ShortConvSpec,
 )
-from shared.model.native.model import NativeCausalLM
-from shared.model.spec import DecoderSpec, LayerSpec, NormPlace
+from shared.model.spec.norms import NormPlace
 from shared.text.tokenizer import Tokenizer
-from tests.fakes.kv_groups import all_tokens_kept
-from tests.fakes.paged_driver import PagedDriver, make_metadata, poisoned_cache
-from tests.fakes.transformers_models import random_model, random_prompt, save
+from tests.fakes.engine.kv_groups import all_tokens_kept
+from tests.fakes.model.paged_driver import PagedDriver, make_metadata, poisoned_cache
+from tests.fakes.model.transformers_models import random_model, random_prompt, save
 
 if TYPE_CHECKING:
     from enum import IntEnum, StrEnum

@@ -11,9 +11,9 @@ import torch
 from kernels.sampling import native
 from shared.errors import InternalError
 from shared.model.loader import load_model
-from tests.fakes.family_cases import CASES
-from tests.fakes.paged_driver import PagedDriver
-from tests.fakes.transformers_models import random_model, random_prompt, save
+from tests.fakes.families.cases import CASES
+from tests.fakes.model.paged_driver import PagedDriver
+from tests.fakes.model.transformers_models import random_model, random_prompt, save
 
 if TYPE_CHECKING:
     from pathlib import Path

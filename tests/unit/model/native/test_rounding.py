@@ -13,7 +13,7 @@ from shared.model.linear.rounded import RoundedProduct
 from shared.model.matrix.inputs import InputRounding
 from shared.model.matrix.quantized import QuantizedMatrix
 from shared.model.matrix.rounding import Element, Rounding, ScaleRule
-from shared.model.native.packing import Packing
+from shared.model.native.packing.packing import Packing
 from shared.model.native.threads import LibraryThreads, ThreadPlan
 from tests.unit.model.native.test_fours import COLUMNS, INNER, NUM_ROWS, multiply
 

@@ -11,19 +11,19 @@ import torch
 from shared.model.families.recurrent.qwen_delta import QWEN3_5
 from shared.model.families.registry import FAMILIES
 from shared.model.loader import load_model
-from shared.model.mixers import AttentionSpec, QkNorm
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from shared.model.spec import NormKind
-from tests.fakes.family_cases import CASES
-from tests.fakes.mtp import DELTA_SIZES
-from tests.fakes.paged_driver import PagedDriver
-from tests.fakes.transformers_models import random_model, random_prompt, save
+from shared.model.spec.mixers import AttentionSpec, QkNorm
+from shared.model.spec.norms import NormKind
+from tests.fakes.checkpoints.mtp import DELTA_SIZES
+from tests.fakes.families.cases import CASES
+from tests.fakes.model.paged_driver import PagedDriver
+from tests.fakes.model.transformers_models import random_model, random_prompt, save
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 #: By name: the case of a family, and other sizes of it. Heads are wider than what a task takes, by
 #: no whole number of vectors.

@@ -18,16 +18,16 @@ from shared.model.quantize.output import KvCache
 from shared.model.quantize.quark import QuarkOutput
 from shared.model.quantize.running import Calibration
 from shared.model.quantize.scheme import SCHEMES
-from tests.fakes.family_cases import CASES
-from tests.fakes.paged_driver import PagedDriver
-from tests.fakes.stored.compressed import INT4, Compressed
-from tests.fakes.transformers_models import (
+from tests.fakes.families.cases import CASES
+from tests.fakes.model.paged_driver import PagedDriver
+from tests.fakes.model.transformers_models import (
     ODD_SIZES,
     logits_after,
     random_model,
     random_prompt,
     save,
 )
+from tests.fakes.stored.compressed import INT4, Compressed
 from tests.unit.model.checkpoints import edit_json, edit_tensors, write
 from tests.unit.model.quantize.making import make
 

@@ -13,8 +13,8 @@ from shared.model.checkpoint.files.checkpoint_files import find_checkpoint_files
 from shared.model.checkpoint.headers.contents import read_contents
 from shared.model.loader import load_model
 from shared.model.quantize.layer_runner import LayerRunner
-from tests.fakes.family_cases import CASES
-from tests.fakes.transformers_models import random_model, random_prompt, save
+from tests.fakes.families.cases import CASES
+from tests.fakes.model.transformers_models import random_model, random_prompt, save
 
 if TYPE_CHECKING:
     from pathlib import Path

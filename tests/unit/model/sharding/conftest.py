@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from shared.model.loader import load_model
-from tests.fakes.family_cases import CASES
-from tests.fakes.sharded_models import MODELS, answers
-from tests.fakes.transformers_models import random_model, save
+from tests.fakes.families.cases import CASES
+from tests.fakes.model.sharded_models import MODELS, answers
+from tests.fakes.model.transformers_models import random_model, save
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.fakes.sharded_models import Answers
+    from tests.fakes.model.sharded_models import Answers
 
 
 @pytest.fixture(autouse=True)

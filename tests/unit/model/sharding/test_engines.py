@@ -9,30 +9,31 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 import torch
 
-from shared.engine.step.followers import NoFollowers
-from shared.engine.step.plan_codec import decode_plan, encode_plan
-from shared.engine.step.staged import FirstStage, send_result
+from shared.engine.step.followers.followers import NoFollowers
+from shared.engine.step.followers.plan_codec import decode_plan, encode_plan
+from shared.engine.step.followers.staged import FirstStage, send_result
 from shared.kv.split import KVSplit
 from shared.model.loader import load_model
 from shared.model.sharding.split import Split
 from shared.model.sharding.stages import stage_layers
 from shared.ranks.plan_ring import PlanRingReceiver, PlanRingSender, ring_file
 from shared.ranks.ring_pipe import PipeEnd, RingPipe, pipe_file
-from tests.fakes.engines import generate, make_engine, make_request
-from tests.fakes.family_cases import CASES
-from tests.fakes.ranks import RUN_BY
-from tests.fakes.transformers_models import random_model, random_prompt, save
+from tests.fakes.engine.engines import generate, make_engine, make_request
+from tests.fakes.families.cases import CASES
+from tests.fakes.model.transformers_models import random_model, random_prompt, save
+from tests.fakes.ranks.threads import RUN_BY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from shared.engine.config import EngineConfig
     from shared.engine.engine import Engine
+    from shared.engine.settings.engine import EngineConfig
     from shared.engine.step.hidden import HiddenNeeds
-    from shared.engine.step.model_runner import ModelRunner, RunningStep, StepResult
+    from shared.engine.step.model_runner import ModelRunner
     from shared.engine.step.plan import StepPlan
-    from shared.model.loader import LoadedModel
+    from shared.engine.step.result import RunningStep, StepResult
+    from shared.model.loaded import LoadedModel
 
 T = TypeVar("T")
 #: Prompts are chunks of 16.

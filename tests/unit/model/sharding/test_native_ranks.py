@@ -12,24 +12,24 @@ from shared.model.given_embeds import GivenEmbeds
 from shared.model.loader import load_model
 from shared.model.native.model import NativeCausalLM
 from shared.model.native.rank import ShardedNativeLM
-from tests.fakes.paged_driver import PagedDriver
-from tests.fakes.ranks import run_native_ranks
-from tests.fakes.sharded_models import (
+from tests.fakes.model.paged_driver import PagedDriver
+from tests.fakes.model.sharded_models import (
     adapted,
     answers,
     check_equal,
     check_same_bits,
     loaded_by,
 )
-from tests.fakes.staged_model import load_stages
-from tests.fakes.transformers_models import random_model, save
+from tests.fakes.model.staged_model import load_stages
+from tests.fakes.model.transformers_models import random_model, save
+from tests.fakes.ranks.threads import run_native_ranks
 from tests.unit.model.checkpoints import edit_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
     from shared.ranks.base import Collective
 
 #: Of both ranks, and of the last one, which has fewer rows.

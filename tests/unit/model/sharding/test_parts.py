@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from shared.engine.config import EngineConfig
 from shared.engine.memory.sizing import groups_of, own_layout, read_layout, read_namespace
+from shared.engine.settings.engine import EngineConfig
 from shared.errors import ConfigError
 from shared.kv.layout import KVLayout
 from shared.kv.split import KVSplit, rank_layout
@@ -24,11 +24,11 @@ from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoi
 from shared.model.sharding.model import ShardedCausalLM
 from shared.model.sharding.shards import Shards
 from shared.model.sharding.split import Split
-from tests.fakes.ranks import ThreadCollective, run_ranks
-from tests.fakes.sharded_models import (
+from tests.fakes.model.sharded_models import (
     MODELS,
     loaded_by,
 )
+from tests.fakes.ranks.threads import ThreadCollective, run_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable

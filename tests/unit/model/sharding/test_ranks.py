@@ -9,9 +9,9 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
-from shared.engine.config import EngineConfig
 from shared.engine.memory.sizing import own_layout, read_layout
-from shared.engine.step.followers import NO_FOLLOWERS
+from shared.engine.settings.engine import EngineConfig
+from shared.engine.step.followers.followers import NO_FOLLOWERS
 from shared.engine.step.model_parts import build_model_parts
 from shared.errors import ConfigError
 from shared.model.loader import load_model
@@ -19,22 +19,22 @@ from shared.model.sharding.checks import check_narrowing
 from shared.model.sharding.model import ShardedCausalLM
 from shared.model.sharding.split import Split
 from shared.ranks.nccl_group import NcclCollective
-from tests.fakes.device_ranks import DeviceMeeting, LoneNcclGroup, RegionRecorder
-from tests.fakes.ranks import RUN_BY, ThreadCollective, run_ranks
-from tests.fakes.sharded_models import (
+from tests.fakes.model.sharded_models import (
     PROMPTS,
     adapted,
     answers,
     check_equal,
     loaded_by,
 )
-from tests.fakes.transformers_models import logits_after, random_model, save
+from tests.fakes.model.transformers_models import logits_after, random_model, save
+from tests.fakes.ranks.devices import DeviceMeeting, LoneNcclGroup, RegionRecorder
+from tests.fakes.ranks.threads import RUN_BY, ThreadCollective, run_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.fakes.sharded_models import Answers
+    from tests.fakes.model.sharded_models import Answers
 
 #: Ranks, and whether experts are whole.
 RUNS = [

@@ -8,10 +8,11 @@ import pytest
 
 from shared.errors import ConfigError
 from shared.kv.split import KVSplit, divided
-from shared.model.feed_forwards import Activation
 from shared.model.sharding.stages import stage_layers
-from shared.model.spec import DecoderSpec, LayerInputsSpec, NormPlace
-from tests.fakes.model import make_spec
+from shared.model.spec.decoder import DecoderSpec, LayerInputsSpec
+from shared.model.spec.feed_forwards import Activation
+from shared.model.spec.norms import NormPlace
+from tests.fakes.engine.model import make_spec
 
 
 def beside(spec: DecoderSpec) -> DecoderSpec:

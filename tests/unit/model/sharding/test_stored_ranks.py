@@ -11,10 +11,9 @@ import pytest
 from shared.errors import ConfigError
 from shared.gguf.folder import model_folder
 from shared.model.loader import load_model
-from tests.fakes.family_cases import CASES
-from tests.fakes.gguf_model import export
-from tests.fakes.ranks import RUN_BY, run_native_ranks, run_ranks
-from tests.fakes.sharded_models import (
+from tests.fakes.checkpoints.gguf import export
+from tests.fakes.families.cases import CASES
+from tests.fakes.model.sharded_models import (
     IN_GROUPS,
     answers,
     check_equal,
@@ -22,12 +21,13 @@ from tests.fakes.sharded_models import (
     check_same_bits,
     loaded_by,
 )
-from tests.fakes.staged_model import load_stages
+from tests.fakes.model.staged_model import load_stages
+from tests.fakes.model.transformers_models import random_model, save
+from tests.fakes.ranks.threads import RUN_BY, run_native_ranks, run_ranks
 from tests.fakes.stored.answers import NUM_ROUNDED_TOKENS, SHORT_PROMPTS, check_rows
 from tests.fakes.stored.base import quantise_checkpoint
 from tests.fakes.stored.cases import ALL
 from tests.fakes.stored.models import wants_of
-from tests.fakes.transformers_models import random_model, save
 from tests.unit.model.checkpoints import edit_tensors
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.ranks.base import Collective
-    from tests.fakes.sharded_models import Answers
+    from tests.fakes.model.sharded_models import Answers
 
 
 STORED = [

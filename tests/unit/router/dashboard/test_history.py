@@ -9,7 +9,7 @@ import pytest
 
 from services.router.dashboard.history import MAX_VALUES, NUM_POINTS, STEP_S, Gauges, History
 from services.router.dashboard.sample import Sample, percentile
-from tests.fakes.ended_requests import refused, served
+from tests.fakes.router.ended_requests import refused, served
 
 
 class Clocks:

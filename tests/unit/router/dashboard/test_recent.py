@@ -6,7 +6,7 @@ import pytest
 
 from services.router.dashboard.links import SHOWN_S, WINDOW_S, Links
 from services.router.dashboard.recent import RecentRequests
-from tests.fakes.ended_requests import fetched, refused, served
+from tests.fakes.router.ended_requests import fetched, refused, served
 
 
 def test_a_row_says_what_a_request_cost() -> None:

@@ -13,7 +13,7 @@ from services.router.workers.endpoint import Endpoint, WorkerSoftware
 from shared.directory.base import AdapterPlace, AdapterState, WorkerLoad, WorkerRecord
 from shared.identity import Role, WorkerId
 from shared.request.adapter_ref import AdapterRef
-from tests.fakes.ended_requests import served
+from tests.fakes.router.ended_requests import served
 
 
 def endpoint(name: str = "decode-0", *, role: Role = Role.DECODE, ready: bool = True) -> Endpoint:

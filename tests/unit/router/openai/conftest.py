@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from tests.fakes.openai_api import OpenAIApi
+from tests.fakes.router.openai_api import OpenAIApi
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,8 +13,8 @@ from services.router.parsers.plan import ChatFormats
 from services.router.request.generation import AnswerPiece
 from shared.errors import OverloadedError, WorkerLostError
 from shared.request.answer import FinishReason
-from tests.fakes.official_events import message_events
-from tests.fakes.openai_api import MODEL, OpenAIApi
+from tests.fakes.clients.official_events import message_events
+from tests.fakes.router.openai_api import MODEL, OpenAIApi
 
 URL = "/v1/messages"
 HELLO = [{"role": "user", "content": "Hi"}]

@@ -11,8 +11,8 @@ from hypothesis import given
 
 from services.router.anthropic.reply import MessageReply, read_input
 from services.router.openai.replies.responses import JSON
-from tests.fakes.answer_events import answers, parts_of, pieces_of, reader_of
-from tests.fakes.official_events import message_events
+from tests.fakes.clients.official_events import message_events
+from tests.fakes.text.answer_events import answers, parts_of, pieces_of, reader_of
 
 if TYPE_CHECKING:
     from services.router.parsers.events import ChatEvent

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 
 from services.router.admission.file_keys import FileKeys
 from services.router.admission.keys import KeyRing
-from tests.fakes.keys import keys_on_disk, wrong_secret
-from tests.fakes.openai_api import MODEL, OpenAIApi
+from tests.fakes.router.openai_api import MODEL, OpenAIApi
+from tests.fakes.security.keys import keys_on_disk, wrong_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from services.router.request.generation import GenerationRequest
     from services.router.routing.explain import Explanation
-    from tests.fakes.keys import KeysOnDisk
+    from tests.fakes.security.keys import KeysOnDisk
 
 #: All that may be asked without a key. Whoever adds to it has to say so in docs/security.md.
 PROBES = {

@@ -10,15 +10,15 @@ import pytest
 from services.router.openai.errors import error_json, error_status
 from services.router.request.generation import AnswerPiece
 from shared import errors
-from tests.fakes.error_words import code_of, type_of
-from tests.fakes.openai_api import LIMITS, MAX_MODEL_LEN
+from tests.fakes.clients.error_words import code_of, type_of
+from tests.fakes.router.openai_api import LIMITS, MAX_MODEL_LEN
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     import httpx
 
-    from tests.fakes.openai_api import OpenAIApi
+    from tests.fakes.router.openai_api import OpenAIApi
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.router.anthropic.schema import CountTokensBody, MessagesBody
-from services.router.openai.chat_batch import ChatBatchBody
+from services.router.openai.generating.chat_batch import ChatBatchBody
+from services.router.openai.generating.scoring import ScoringBody
 from services.router.openai.responses_api.schema import ResponsesBody
 from services.router.openai.schema.chat import ChatBody
 from services.router.openai.schema.completion import CompletionBody
@@ -22,7 +23,6 @@ from services.router.openai.schema.tokenize import (
     TokenizeTextBody,
 )
 from services.router.openai.schema.unsupported import REFUSED
-from services.router.openai.scoring import ScoringBody
 from services.router.openai.tokens_api.derender_schema import (
     DerenderChatBody,
     DerenderCompletionBody,
@@ -30,8 +30,8 @@ from services.router.openai.tokens_api.derender_schema import (
 from services.router.openai.tokens_api.render import RenderChatBody
 from services.router.openai.tokens_api.schema import GenerateBody
 from tests.accounting.effort import examples
-from tests.fakes.error_words import CLIENT_ERRORS
-from tests.fakes.openai_api import OpenAIApi
+from tests.fakes.clients.error_words import CLIENT_ERRORS
+from tests.fakes.router.openai_api import OpenAIApi
 
 if TYPE_CHECKING:
     import pydantic

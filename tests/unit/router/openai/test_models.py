@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.fakes.openai_api import MAX_MODEL_LEN, MODEL
+from tests.fakes.router.openai_api import MAX_MODEL_LEN, MODEL
 
 if TYPE_CHECKING:
     import httpx

@@ -14,8 +14,8 @@ from services.router.openai.schema.base import GenerationBody
 from services.router.openai.schema.sampling import SamplingExtras
 from services.router.request.generation import AnswerPiece
 from shared.errors import DeadlineError, OverloadedError
-from tests.fakes.openai_api import LIMITS, OpenAIApi, serve
-from tests.fakes.scripted_generator import HANG
+from tests.fakes.router.openai_api import LIMITS, OpenAIApi, serve
+from tests.fakes.scripted.generator import HANG
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,7 +18,7 @@ from services.router.parsers.find import REASONING_FORMATS, TOOL_FORMATS
 from services.router.parsers.plan import ReadingPlan
 from services.router.request.generation import AnswerPiece
 from shared.request.answer import FinishReason
-from tests.suites.text_parsers import tools_named
+from tests.suites.router.text_parsers import tools_named
 
 CALL = '<tool_call>{"name": "search", "arguments": {"q": 1}}</tool_call>'
 THOUGHT = "<think>\nA <tool_call> may help.\n</think>\n\n"

@@ -11,7 +11,7 @@ import pytest
 from services.router.parsers.base import ToolSpec
 from services.router.parsers.find import TOOL_FORMATS
 from services.router.parsers.syntax.call_schema import moved_schema
-from tests.suites.text_parsers import Said, read
+from tests.suites.router.text_parsers import Said, read
 
 TREE = {
     "type": "object",

@@ -14,8 +14,8 @@ from services.router.parsers.formats.table import TOOL_ROWS
 from services.router.parsers.plan import ReadingPlan
 from services.router.parsers.reasoning.table import REASONING_ROWS
 from tests.accounting.effort import examples
-from tests.fakes.call_writers import WRITERS, Call, dumps
-from tests.suites.text_parsers import (
+from tests.fakes.text.call_writers import WRITERS, Call, dumps
+from tests.suites.router.text_parsers import (
     AnswerParser,
     Said,
     check_every_split,

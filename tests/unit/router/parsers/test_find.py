@@ -20,7 +20,7 @@ from services.router.parsers.formats.table import TOOL_ROWS
 from services.router.parsers.reasoning.table import REASONING_ROWS
 from shared.errors import ConfigError
 
-TEMPLATES = Path("tests/fakes/chat_templates")
+TEMPLATES = Path("tests/fakes/text/chat_templates")
 
 
 @pytest.mark.parametrize("name", ["hermes", "llama3_json", "mistral", "pythonic"])

@@ -15,8 +15,14 @@ from shared.generation.params import GenerationParams
 from shared.request.grammar.spec import GrammarKind, GrammarSpec, Thinking
 from shared.text.answer_text import AnswerText
 from shared.text.tokenizer import Tokenizer
-from tests.fakes import tiny_tokenizer
-from tests.suites.text_parsers import AnswerParser, Said, check_every_split, read, tools_named
+from tests.fakes.text import tiny_tokenizer
+from tests.suites.router.text_parsers import (
+    AnswerParser,
+    Said,
+    check_every_split,
+    read,
+    tools_named,
+)
 
 START = "<|start|>assistant"
 THOUGHT = "<|channel|>analysis<|message|>Where?<|end|>"

@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from services.router.parsers.find import REASONING_FORMATS, TOOL_FORMATS
 from services.router.parsers.plan import ReadingPlan
-from tests.suites.text_parsers import AnswerParser, Said, check_every_split, read, tools_named
+from tests.suites.router.text_parsers import (
+    AnswerParser,
+    Said,
+    check_every_split,
+    read,
+    tools_named,
+)
 
 SELF = " to=self<|message|>Where?<|eom|>"
 MUSE_CALL = (

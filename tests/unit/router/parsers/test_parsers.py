@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from services.router.parsers.find import REASONING_FORMATS, TOOL_FORMATS
 from services.router.parsers.plan import ReadingPlan
-from tests.fakes import tiny_tokenizer
-from tests.suites.text_parsers import (
+from tests.fakes.text import tiny_tokenizer
+from tests.suites.router.text_parsers import (
     AnswerParser,
     Said,
     check_every_byte,

@@ -9,7 +9,7 @@ from services.router.parsers.find import REASONING_FORMATS, TOOL_FORMATS
 from services.router.parsers.plan import ReadingPlan
 from shared.text.answer_text import AnswerText
 from shared.text.tokenizer import Tokenizer
-from tests.fakes import tiny_tokenizer
+from tests.fakes.text import tiny_tokenizer
 
 
 def tokenizer_with(*special: str) -> Tokenizer:

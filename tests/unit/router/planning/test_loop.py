@@ -25,7 +25,7 @@ from services.router.usage import Usage
 from shared.directory.base import WorkerLoad
 from shared.errors import UnavailableError
 from shared.identity import Role, WorkerId
-from tests.fakes.metrics_table import documented
+from tests.fakes.pages.metrics_table import documented
 from tests.unit.router.planning.scenes import BOUNDS, SPEED, demand
 from tests.unit.router.routing.workers import endpoint
 

@@ -39,7 +39,7 @@ class Router:
 
 @contextmanager
 def router(*arguments: str) -> Iterator[Router]:
-    command = [sys.executable, "-m", "tests.fakes.supervised", *arguments]
+    command = [sys.executable, "-m", "tests.fakes.processes.supervised", *arguments]
     process = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )

@@ -11,7 +11,7 @@ from shared.errors import ConfigError
 from shared.rpc.tls.certificates import read_certificates
 from shared.rpc.tls.identity import Identity, PeerRole, identities
 from shared.rpc.tls.settings import TlsSettings
-from tests.fakes.certificates import DAY, authority, issue
+from tests.fakes.security.certificates import DAY, authority, issue
 
 if TYPE_CHECKING:
     from datetime import timedelta

@@ -11,7 +11,7 @@ from shared.errors import ConfigError
 from shared.rpc.tls.files import CertificateFiles, open_certificates
 from shared.rpc.tls.identity import Identity, PeerRole
 from shared.rpc.tls.settings import TlsSettings
-from tests.fakes.certificates import DAY, authority, followed, issue
+from tests.fakes.security.certificates import DAY, authority, followed, issue
 
 if TYPE_CHECKING:
     from pathlib import Path

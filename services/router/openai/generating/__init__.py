@@ -1,0 +1,1 @@
+"""Endpoints that generate text, and the steps that they share."""

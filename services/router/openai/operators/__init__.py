@@ -1,0 +1,1 @@
+"""Endpoints for those who operate a cluster: its workers, its health, its weights."""

@@ -1,0 +1,1 @@
+"""Requests that come to an engine: those that it refuses, and those with adapters."""

@@ -1,0 +1,1 @@
+"""Settings of an engine, named like vLLM's: of steps, model, ranks and drafts."""

@@ -1,0 +1,1 @@
+"""A step as tensors: its batch, in one buffer."""

@@ -1,0 +1,1 @@
+"""What a model has, as records of the native library."""

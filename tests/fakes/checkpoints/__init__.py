@@ -1,0 +1,1 @@
+"""Small checkpoints of every kind, written to a folder."""

@@ -1,0 +1,1 @@
+"""What other people's clients read, and where they are."""

@@ -1,0 +1,1 @@
+"""Redis servers, and what stands beside one."""

@@ -1,0 +1,1 @@
+"""Kernels in an interpreter, and tensors for them."""

@@ -1,0 +1,1 @@
+"""Models run by hand, and what their definitions say that they compute."""

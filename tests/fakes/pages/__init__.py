@@ -1,0 +1,1 @@
+"""What pages of the manual say, for tests to try."""

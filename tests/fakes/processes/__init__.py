@@ -1,0 +1,1 @@
+"""Processes that start at once, or do nothing."""

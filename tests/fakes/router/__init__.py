@@ -1,0 +1,1 @@
+"""A router with some of its parts, in a test's process."""

@@ -1,0 +1,1 @@
+"""Parts of a cluster that say what a test tells them to."""

@@ -1,0 +1,1 @@
+"""Certificates, keys, and the doors that they open."""

@@ -1,0 +1,1 @@
+"""Other people's servers, small and real."""

@@ -1,0 +1,1 @@
+"""Tokenizers, chat templates and answers as families of models write them."""

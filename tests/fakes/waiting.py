@@ -1,8 +1,0 @@
-"""Waits for a signal: `python -m tests.fakes.waiting`."""
-
-from __future__ import annotations
-
-import signal
-
-if __name__ == "__main__":
-    signal.pause()

@@ -1,0 +1,1 @@
+"""Real workers in a test's process, and workers with something wrong."""
