@@ -15,8 +15,14 @@ namespace baton {
 constexpr int kRowWords = kPiece / 4;
 // Pieces of a panel that all rows go through before the next ones: they stay in the first-level cache.
 constexpr int kSharedPieces = 8;
-// Words that are fetched ahead.
-constexpr int kAheadSize = kSharedPieces / 2 * kRowWords * kPanel;
+// How far few rows fetch ahead, in words, if a piece has `piece_size`: a core of Zen 3 reads less if it is farther.
+constexpr int ahead_size([[maybe_unused]] int piece_size) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  return 2 * piece_size;
+#else
+  return kSharedPieces / 2 * kRowWords * kPanel;
+#endif
+}
 
 // Lines that are fetched meanwhile, `step` at a time: more at once than a core waits for would hold it up.
 struct Ahead {
@@ -117,6 +123,8 @@ constexpr int kUnitRows = 6, kUnitVectors = 2;
 #else
 constexpr int kUnitRows = kTileRows, kUnitVectors = kPanelVectors;
 #endif
+// Rows whose sums are held in registers from unit to unit.
+constexpr int kHeldRows = 3;
 
 struct PieceRows {
   const uint32_t* words;
@@ -133,54 +141,53 @@ inline PieceRows rows_from(const Rows& rows, int row, int piece, int units_of_pi
 // sums [kRows][kPanelVectors] += rows . kVectors of a unit of a panel, that begins with word `start` of its
 // piece. The numbers of its group lie from `group` on.
 template <class Source, class Dot, int kRows, int kVectors, int kWords, Less kLess>
-__attribute__((always_inline)) inline void add_unit(const PieceRows& rows, const Source& source,
-                                                    const uint32_t* piece, int start,
-                                                    const UnitScales<kWords>& scales, int group, Floats* sums) {
+BATON_INLINE inline void add_unit(const PieceRows& rows, const Source& source, const uint32_t* piece, int start,
+                                  const UnitScales<kWords>& scales, int group, Floats* sums) {
   typename Dot::Sum acc[kRows][kVectors];
-  for (int r = 0; r < kRows; ++r)
-    for (int v = 0; v < kVectors; ++v) acc[r][v] = Dot::begin(rows.units[r * rows.units_stride].start);
-  auto row = [&](int r, int word) { return splat(rows.words[r * rows.stride + word]); };
-  auto codes = [&](int v, int word) { return source.at(piece, word, v * kLanes); };
+  unrolled<kRows>([&](auto r) BATON_INLINE {
+    unrolled<kVectors>([&](auto v) BATON_INLINE { acc[r][v] = Dot::begin(rows.units[r * rows.units_stride].start); });
+  });
+  auto row = [&](int r, int word) BATON_INLINE { return splat(rows.words[r * rows.stride + word]); };
+  auto codes = [&](int v, int word) BATON_INLINE { return source.at(piece, word, v * kLanes); };
   // What there is less of is held in registers.
-  auto add = [&](typename Dot::Sum& sum, Words codes, Words numbers) {
+  auto add = [&](typename Dot::Sum& sum, Words codes, Words numbers) BATON_INLINE {
     sum = Dot::add(sum, codes, numbers);
     if constexpr (kRows <= kTileRows) hold(sum);
   };
-  auto add_word = [&](int word) {
+  auto add_word = [&](int word) BATON_INLINE {
     if constexpr (kRows <= kVectors) {
       Words held[kRows];
-      for (int r = 0; r < kRows; ++r) held[r] = row(r, word);
-      for (int v = 0; v < kVectors; ++v) {
+      unrolled<kRows>([&](auto r) BATON_INLINE { held[r] = row(r, word); });
+      unrolled<kVectors>([&](auto v) BATON_INLINE {
         const Words now = codes(v, word);
-        for (int r = 0; r < kRows; ++r) add(acc[r][v], now, held[r]);
-      }
+        unrolled<kRows>([&](auto r) BATON_INLINE { add(acc[r][v], now, held[r]); });
+      });
     } else {
       Words held[kVectors];
-      for (int v = 0; v < kVectors; ++v) held[v] = codes(v, word);
-      for (int r = 0; r < kRows; ++r) {
+      unrolled<kVectors>([&](auto v) BATON_INLINE { held[v] = codes(v, word); });
+      unrolled<kRows>([&](auto r) BATON_INLINE {
         const Words now = row(r, word);
-        for (int v = 0; v < kVectors; ++v) add(acc[r][v], held[v], now);
-      }
+        unrolled<kVectors>([&](auto v) BATON_INLINE { add(acc[r][v], held[v], now); });
+      });
     }
   };
   if constexpr (kRows <= kTileRows) {
-#pragma GCC unroll 8
-    for (int word = 0; word < kWords; ++word) add_word(start + word);
+    unrolled<kWords>([&](auto word) BATON_INLINE { add_word(start + word); });
   } else {
 #pragma GCC unroll 1
     for (int word = 0; word < kWords; ++word) add_word(start + word);
   }
-  for (int r = 0; r < kRows; ++r) {
+  unrolled<kRows>([&](auto r) BATON_INLINE {
     const RowUnit& unit = rows.units[r * rows.units_stride];
-    for (int v = 0; v < kVectors; ++v) {
+    unrolled<kVectors>([&](auto v) BATON_INLINE {
       const int at = group + v * kLanes;
       Floats& sum = sums[r * kPanelVectors + v];
       Ints exact = Dot::total(acc[r][v]);
       if constexpr (kLess == Less::kZeros) exact -= load<Ints>(scales.zeros + at) * unit.total;
       sum += __builtin_convertvector(exact, Floats) * load<Floats>(scales.scales + at) * splat(unit.scale);
       if constexpr (kLess == Less::kOffsets) sum -= load<Floats>(scales.offsets + at) * splat(unit.shift);
-    }
-  }
+    });
+  });
 }
 
 // What a panel's units are made of.
@@ -193,11 +200,15 @@ struct Units {
 
 // The same for all pieces, of the columns from `column` on.
 template <class Source, class Dot, int kRows, int kVectors, int kWords, Less kLess>
-__attribute__((noinline)) void add_units(PieceRows rows, const Source source, const uint32_t* from,
+__attribute__((noinline, flatten)) void add_units(PieceRows rows, const Source source, const uint32_t* from,
                                          const Units<kWords>& units, int column, Ahead& ahead, Floats* sums) {
   constexpr int kPieceSize = Source::kPieceWords * kPanel;
+  constexpr int kSums = kRows * kPanelVectors;
+  constexpr bool kHoldsSums = kRows <= kHeldRows && kVectors == kPanelVectors;
   int group = column, left = units.scales.left;
-  sums += column / kLanes;
+  Floats held[kHoldsSums ? kSums : 1];
+  if constexpr (kHoldsSums) unrolled<kSums>([&](auto i) BATON_INLINE { held[i] = sums[i]; });
+  Floats* const to = kHoldsSums ? held : sums + column / kLanes;
   for (int piece = 0; piece < units.count; ++piece, from += kPieceSize) {
     ahead.fetch();
     for (int start = 0; start < kRowWords; start += kWords) {
@@ -207,11 +218,12 @@ __attribute__((noinline)) void add_units(PieceRows rows, const Source source, co
       }
       --left;
       add_unit<Source, Dot, kRows, kVectors, kWords, kLess>(rows, source, from + column, start, units.scales,
-                                                            group, sums);
+                                                            group, to);
       ++rows.units;
     }
     rows.words += kRowWords;
   }
+  if constexpr (kHoldsSums) unrolled<kSums>([&](auto i) BATON_INLINE { sums[i] = held[i]; });
 }
 
 template <class Source, class Dot, int kVectors, int kRows, int kWords>
@@ -258,7 +270,7 @@ void multiply_pieces(const Source source, const Rows& rows, int first, int count
     const Units<kWords> units{scales, matrix.groups.less, now};
     constexpr int kPieceLines = kPieceSize / kLineWords;
     if (count <= kTileRows) {
-      Ahead ahead{from + kAheadSize, now * kPieceLines, kPieceLines};
+      Ahead ahead{from + ahead_size(kPieceSize), now * kPieceLines, kPieceLines};
       add_units_of<Source, Dot, kPanelVectors, kTileRows>(count, rows_from(rows, first, piece, kUnits), source,
                                                           from, units, 0, ahead, sums);
       continue;
