@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import functools
 import json
 import os
 import sys
@@ -18,7 +19,7 @@ import tomllib
 import typing
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import pydantic
 
@@ -27,9 +28,10 @@ from shared.arguments.translate import translate
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 ENV_PREFIX = "BATON_"
 
@@ -81,7 +83,7 @@ def load_config(
     for note in translation.notes:
         sys.stderr.write(f"{prog}: {note}\n")
     leaves = {leaf.name: leaf for leaf in _leaves(cls)}
-    flags = _parse_flags(cls, leaves, translation.words, prog)
+    flags = _parse_flags(cls, translation.words, prog)
     path = flags.pop("config", None) or environ.get(f"{ENV_PREFIX}CONFIG")
     values: dict[str, tuple[Any, str]] = {}
     values |= _read_file(leaves, Path(path)) if path else {}
@@ -99,7 +101,7 @@ def with_values(settings: T, values: Mapping[str, Any], *, origin: str) -> T:
         ConfigError: a value does not fit.
     """
     record: Any = settings
-    hints = typing.get_type_hints(type(settings))
+    hints = _hints(type(settings))
     changed: dict[str, Any] = {}
     for field in dataclasses.fields(record):
         before = getattr(settings, field.name)
@@ -138,27 +140,36 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(message)
 
 
-#: By class: to evaluate its hints takes milliseconds.
-_known_leaves: dict[type[Any], tuple[_Leaf, ...]] = {}
+def _kept(make: Callable[P, T]) -> Callable[P, T]:
+    """`functools.cache` for classes, which mypy does not take for hashable."""
+    return typing.cast("Callable[P, T]", functools.cache(make))
 
 
+@_kept
+def _hints(cls: type[Any]) -> Mapping[str, Any]:
+    """To evaluate them takes milliseconds."""
+    return typing.get_type_hints(cls)
+
+
+@_kept
+def _adapter(hint: Any) -> pydantic.TypeAdapter[Any]:
+    return pydantic.TypeAdapter(hint)
+
+
+@_kept
 def _leaves(cls: type[Any]) -> tuple[_Leaf, ...]:
-    if cls in _known_leaves:
-        return _known_leaves[cls]
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     leaves: list[_Leaf] = []
     for field in dataclasses.fields(cls):
         if dataclasses.is_dataclass(hints[field.name]):
             leaves += _leaves(hints[field.name])
         else:
             leaves.append(_Leaf(field.name, hints[field.name], field))
-    _known_leaves[cls] = tuple(leaves)
-    return _known_leaves[cls]
+    return tuple(leaves)
 
 
-def _parse_flags(
-    cls: type[Any], leaves: Mapping[str, _Leaf], argv: Sequence[str], prog: str
-) -> dict[str, Any]:
+@_kept
+def _parser(cls: type[Any], prog: str) -> _Parser:
     parser = _Parser(
         prog=prog,
         description=(cls.__doc__ or "").strip().splitlines()[0],
@@ -166,7 +177,7 @@ def _parse_flags(
         allow_abbrev=False,
     )
     parser.add_argument("--config", metavar="FILE", help="TOML file with the same settings")
-    for leaf in leaves.values():
+    for leaf in _leaves(cls):
         text = leaf.field.metadata.get("help", "")
         if leaf.field.default is not dataclasses.MISSING:
             text += f" (default: {leaf.field.default})"
@@ -177,9 +188,14 @@ def _parse_flags(
         else:
             many = "+" if typing.get_origin(leaf.hint) is tuple else None
             parser.add_argument(flag_name(leaf.name), help=text, metavar="VALUE", nargs=many)
-    known, unknown = parser.parse_known_args(list(argv))
+    return parser
+
+
+def _parse_flags(cls: type[Any], argv: Sequence[str], prog: str) -> dict[str, Any]:
+    known, unknown = _parser(cls, prog).parse_known_args(list(argv))
     if unknown:
-        raise unknown_flag(unknown[0], map(flag_name, leaves), listed_by=f"{prog} --help")
+        flags = [flag_name(leaf.name) for leaf in _leaves(cls)]
+        raise unknown_flag(unknown[0], flags, listed_by=f"{prog} --help")
     # A list is one word with commas, or several words.
     return {
         name: ",".join(value) if isinstance(value, list) else value
@@ -223,7 +239,7 @@ def _read_file(leaves: Mapping[str, _Leaf], path: Path) -> dict[str, tuple[Any, 
 
 
 def _build(cls: type[Any], values: Mapping[str, tuple[Any, str]]) -> Any:
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     checked: dict[str, Any] = {}
     for field in dataclasses.fields(cls):
         hint = hints[field.name]
@@ -263,7 +279,7 @@ def _convert(hint: Any, value: Any, origin: str) -> Any:
     if isinstance(value, str):
         value = _read(hint, value, origin)
     try:
-        return pydantic.TypeAdapter(hint).validate_python(value)
+        return _adapter(hint).validate_python(value)
     except pydantic.ValidationError as error:
         reason = error.errors()[0]["msg"]
         raise ConfigError(f"{origin} has a bad value {value!r}: {reason}") from error

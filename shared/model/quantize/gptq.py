@@ -62,19 +62,22 @@ def quantise_for(weight: Tensor, scheme: Scheme, hessian: Hessian) -> QuantizedM
     rows, columns = weight.shape
     scales = find_scales(weight, scheme)
     order, factor = hessian.order, hessian.factor
-    left = weight.float()[:, order]
-    own = by_number(scales, scheme, range(rows), columns)[:, order]
-    codes = torch.empty(rows, columns, dtype=code_dtype(scheme))
+    # A column is a row here, so that it lies in one piece.
+    left = weight.float().T[order].contiguous()
+    own = by_number(scales, scheme, range(rows), columns).T[order].contiguous()
+    rounded = torch.empty(columns, rows)
     for start in range(0, columns, _BLOCK):
         end = min(start + _BLOCK, columns)
-        errors = torch.empty(rows, end - start)
+        errors = torch.empty(end - start, rows)
         for at in range(start, end):
-            code = encode(left[:, at], own[:, at], scheme)
-            error = (left[:, at] - code * own[:, at]) / factor[at, at]
-            left[:, at:end].addr_(error, factor[at, at:end], alpha=-1)
-            errors[:, at - start] = error
-            codes[:, order[at]] = code.to(codes.dtype)
-        left[:, end:].addmm_(errors, factor[start:end, end:], alpha=-1)
+            code = encode(left[at], own[at], scheme)
+            rounded[at] = code
+            error = torch.addcmul(left[at], code, own[at], value=-1).div_(factor[at, at])
+            left[at:end].addr_(factor[at, at:end], error, alpha=-1)
+            errors[at - start] = error
+        left[end:].addmm_(factor[start:end, end:].T, errors, alpha=-1)
+    codes = torch.empty(rows, columns, dtype=code_dtype(scheme))
+    codes[:, order] = rounded.T.to(codes.dtype)
     return as_matrix(codes, scales, scheme)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
+from transformers.initialization import no_init_weights
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +39,10 @@ def random_model(
     """
     given = {key: value for key, value in {**ODD_SIZES, **config}.items() if value is not ...}
     settings = transformers.AutoConfig.for_model(model_type, **given)
-    model = transformers.AutoModelForCausalLM.from_config(settings, dtype=torch.float32).eval()
+    # Its own numbers would be overwritten.
+    with no_init_weights():
+        model = transformers.AutoModelForCausalLM.from_config(settings, dtype=torch.float32).eval()
+    model.tie_weights()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

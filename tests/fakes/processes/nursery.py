@@ -23,12 +23,14 @@ import socket
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
+from shared.config import load_config
 from shared.ending import end_process
 from tests.fakes.processes.warm_process import (
     COLD_RANKS,
     END,
     PARENT,
     PID,
+    SETTINGS,
     Nursery,
     socket_pair,
     warm_grammars,
@@ -56,6 +58,7 @@ def main(fd: int, loaded: Sequence[str]) -> None:
         if name.endswith("__main__") or name.startswith("tests."):
             # `runpy` runs it again, as the main module, and warns if it is there.
             del sys.modules[name]
+    _read_settings()
     gc.freeze()
     gc.enable()
     num_threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208
@@ -64,6 +67,15 @@ def main(fd: int, loaded: Sequence[str]) -> None:
         if control.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             _Copies(_one_of(control)).serve()
         _Copies(control).serve()
+
+
+def _read_settings() -> None:
+    """Those of the services that are loaded."""
+    for module, (name, services, argv) in SETTINGS.items():
+        if module in sys.modules:
+            kind = getattr(sys.modules[module], name)
+            for service in services:
+                load_config(kind, argv, prog=f"baton serve {service}", environ={})
 
 
 def _one_of(listener: socket.socket) -> socket.socket:
