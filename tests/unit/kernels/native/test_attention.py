@@ -9,8 +9,9 @@ import pytest
 
 from kernels.native.build import FLAGS, SOURCES, find_compiler
 
-#: Largest errors, as a share of the largest value that weights could give. Where sums are not those of
-#: integers, weights may be rounded to bfloat16: for heads of 96, or with AVX-512 and no matrix unit.
+#: Largest errors, as a share of the largest value that weights could give. Where sums are not
+#: those of integers, weights may be rounded to bfloat16: for heads of 96, or with AVX-512 and no
+#: matrix unit.
 ROUNDED_BOUND = 4e-3
 BOUNDS = {"of-96": ROUNDED_BOUND, "huge": 8e-4, "of-256": 5e-4, "none": 2e-6}
 USUAL_BOUND = 2.5e-4
