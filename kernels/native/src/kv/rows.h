@@ -7,7 +7,7 @@
 //
 // Where they lie, keys and values of all runs are read at once: a core of Zen 3 waits for few lines of one
 // stream, and for more of four, which its hardware guesses. With bytes there is so much to compute that what
-// comes next can be fetched line for line, which is faster then.
+// comes next can be fetched meanwhile, which is faster then.
 #pragma once
 
 #include "kv/halves.h"
