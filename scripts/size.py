@@ -1,4 +1,4 @@
-"""The size gate: no function grows past what a reader can hold; long files are named.
+"""The size gate: no function grows past what a reader can hold. It names long files and full rooms.
 
 Limits and exceptions, each with its reason, stand in pyproject.toml under [tool.size].
 """
@@ -26,6 +26,7 @@ class Limits:
     """What [tool.size] says."""
 
     file_lines: int
+    room_files: int
     function_lines: int
     function_exempt: Sequence[str]
     exceptions: Mapping[str, str]
@@ -60,6 +61,16 @@ def long_files(root: Path, limits: Limits) -> list[str]:
         f"{path.relative_to(root).as_posix()}: {num_lines} lines (over {limits.file_lines})"
         for path, num_lines in counted.items()
         if num_lines > limits.file_lines
+    ]
+
+
+def full_rooms(root: Path, limits: Limits) -> list[str]:
+    """Return one line per folder with many files, `__init__.py` not among them: a warning, too."""
+    counted = Counter(path.parent for path in sources(root) if path.name != "__init__.py")
+    return [
+        f"{room.relative_to(root).as_posix()}: {num_files} files (over {limits.room_files})"
+        for room, num_files in counted.items()
+        if num_files > limits.room_files
     ]
 
 
@@ -104,7 +115,7 @@ def main() -> int:
     for folder in sorted(lines):
         print(f"{lines[folder]:7d} lines {files[folder]:4d} files  {folder}")
     limits = read_limits(root / "pyproject.toml")
-    for text in long_files(root, limits):
+    for text in [*long_files(root, limits), *full_rooms(root, limits)]:
         print(f"warning: {text}", file=sys.stderr)
     problems = violations(root, limits)
     print(*problems, sep="\n", file=sys.stderr, end="\n" if problems else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scripts.size import Limits, long_files, violations
+from scripts.size import Limits, full_rooms, long_files, violations
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,6 +15,7 @@ LONG_FUNCTION = "def f():\n" + "    pass\n" * 6
 def limits(**exceptions: str) -> Limits:
     return Limits(
         file_lines=10,
+        room_files=2,
         function_lines=5,
         function_exempt=["kernels/*/kernel.py"],
         exceptions=exceptions,
@@ -25,6 +26,16 @@ def test_a_long_file_is_named_and_fails_nothing(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\n" * 11)
     (tmp_path / "b.py").write_text("x = 1\n" * 10)
     assert long_files(tmp_path, limits()) == ["a.py: 11 lines (over 10)"]
+    assert violations(tmp_path, limits()) == []
+
+
+def test_a_full_room_is_named_and_fails_nothing(tmp_path: Path) -> None:
+    (tmp_path / "room").mkdir()
+    for name in ("__init__.py", "a.py", "b.py", "c_pb2.py"):
+        (tmp_path / "room" / name).touch()
+    assert full_rooms(tmp_path, limits()) == []
+    (tmp_path / "room" / "c.py").touch()
+    assert full_rooms(tmp_path, limits()) == ["room: 3 files (over 2)"]
     assert violations(tmp_path, limits()) == []
 
 
