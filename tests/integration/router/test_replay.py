@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from baton.v1 import common_pb2, decode_pb2
+from services.decode import session
 from services.router.answer.retry import MAX_FRUITLESS
 from services.router.request.resume import AnswerSoFar
 from services.router.workers import sessions
@@ -186,12 +187,14 @@ async def test_usage_says_what_was_repeated_and_the_sources_stay_the_prompts(ben
 
 @pytest.fixture
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(sessions, "LOOK_S", 0.05)
+    """Heartbeats come several times a look: what is slow, and lives, is not taken for silent."""
+    monkeypatch.setattr(sessions, "LOOK_S", 0.1)
+    monkeypatch.setattr(session, "HEARTBEAT_S", 0.02)
     return
 
 
 @pytest.mark.usefixtures("quick_looks")
-@pytest.mark.parametrize("bench", [{"stream_stall_s": 0.2}], indirect=True)
+@pytest.mark.parametrize("bench", [{"stream_stall_s": 0.4}], indirect=True)
 async def test_an_answer_that_stalls_goes_on_elsewhere_and_is_cancelled(bench: Bench) -> None:
     ids = bench.ids("ab")
     worker, _ = await pair(bench, Script([*steps(ids[:1]), Step(gate=never())]), say(ids[1]))
