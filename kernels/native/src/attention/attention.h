@@ -8,6 +8,7 @@
 //
 // With the matrix unit there are three ways, between which the head and the number of rows choose: few rows
 // (`kv/tiles.h`), blocks of many rows with the same bits (`kv/spans.h`), and int8 as exact integers (`integers.h`).
+// With AVX2 and no AVX-512 int8 is multiplied as exact integers, too (`kv/halves.h`).
 #pragma once
 
 #include <algorithm>

@@ -18,6 +18,8 @@ class HalfChunk {
   // A score of the longest head fits 32 bits, and so does a value of a chunk.
   static constexpr int kMostDim = 512;
   static constexpr float kLargestHalf = 32767.0f;
+  static constexpr double kLargestByte = 128.0;  // -128, with scales that are given
+  static_assert(kMostDim * kLargestHalf * kLargestByte < 0x1p31 && kChunk * kLargestHalf * kLargestByte < 0x1p31);
   static constexpr float kLeastNumber = 1e-30f;  // less counts as nothing
   // Tiles: of few rows, which have a vector of each of four keys or two of a value; and of many rows.
   static constexpr int kFewRows = 3, kManyRows = 6, kManyVectors = 2;
@@ -251,11 +253,11 @@ class HalfChunk {
 
   int head_dim_;
   int query_words_;
-  int num_panels_ = 0;       // of the chunk's keys that take part
-  Buffer<uint32_t> keys_;    // [2 panels][head dim / 2][kPanel keys]
-  Buffer<uint32_t> values_;  // [panels of the head][pairs of values][kPanel]
-  Buffer<uint32_t> weights_; // [rows][pairs of values]
-  Buffer<float> units_;      // of the weights, by row
+  int num_panels_ = 0;        // of the chunk's keys that take part
+  Buffer<uint32_t> keys_;     // [2 panels][head dim / 2][kPanel keys]
+  Buffer<uint32_t> values_;   // [panels of the head][pairs of values][kPanel]
+  Buffer<uint32_t> weights_;  // [rows][pairs of values]
+  Buffer<float> units_;       // of the weights, by row
 };
 
 #else

@@ -3,7 +3,8 @@
 // A score's sum has a part for each lane, which takes the head's vectors in their order, of those that are
 // taken apart first all that come first; the parts are added as a tree. A value's sum takes keys in their
 // order by runs (`kv/chunk.h`). Keys and values of a task with few rows are read where they lie, or become float32
-// first if they do not fill panels; many rows are those of `WideChunk`. Either way a row gets the same bits.
+// first if they do not fill panels; many rows are those of `WideChunk`. Either way a row gets the same bits. What
+// `HalfChunk` takes of int8 is multiplied as integers instead.
 //
 // Where they lie, keys and values of all runs are read at once: a core of Zen 3 waits for few lines of one
 // stream, and for more of four, which its hardware guesses. With bytes there is so much to compute that what

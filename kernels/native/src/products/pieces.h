@@ -201,7 +201,8 @@ struct Units {
 // The same for all pieces, of the columns from `column` on.
 template <class Source, class Dot, int kRows, int kVectors, int kWords, Less kLess>
 __attribute__((noinline, flatten)) void add_units(PieceRows rows, const Source source, const uint32_t* from,
-                                         const Units<kWords>& units, int column, Ahead& ahead, Floats* sums) {
+                                                  const Units<kWords>& units, int column, Ahead& ahead,
+                                                  Floats* sums) {
   constexpr int kPieceSize = Source::kPieceWords * kPanel;
   constexpr int kSums = kRows * kPanelVectors;
   constexpr bool kHoldsSums = kRows <= kHeldRows && kVectors == kPanelVectors;

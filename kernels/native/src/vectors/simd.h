@@ -56,7 +56,7 @@ inline void hold(Vector& x) {
 
 #define BATON_INLINE __attribute__((always_inline))
 
-// Calls body(i) for i from 0 to kCount, each a constant. GCC puts an array into registers only where its places are
+// Calls body(i) for i from 0 to kCount - 1, each a constant. GCC puts an array into registers only where its places are
 // constants before it unrolls loops, and where the body is inlined as early: bodies are BATON_INLINE.
 template <int kCount, class Body>
 BATON_INLINE inline void unrolled(Body&& body) {

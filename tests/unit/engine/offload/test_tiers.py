@@ -225,10 +225,10 @@ def test_an_engine_that_cannot_start_leaves_nothing_behind(
     tiers = {"host_blocks": 12, "disk": tmp_path, "disk_blocks": 20}
     unknown = (
         '{"method": "custom", "num_speculative_tokens": 2, '
-        '"proposer_class": "tests.fakes.engine.proposers:Nobody"}'
+        '"proposer_class": "tests.fakes.engine.proposers:Missing"}'
     )
     before = tier_threads()
-    with pytest.raises(ConfigError, match="Nobody"):
+    with pytest.raises(ConfigError, match="Missing"):
         make(**tiers, speculative_config=unknown)
     assert tier_threads() == before
     make(**tiers)

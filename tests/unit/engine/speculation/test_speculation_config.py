@@ -73,7 +73,7 @@ def test_what_is_wrong_is_named(text: str, named: str) -> None:
     [
         ({"method": "magic"}, "magic.*ngram"),
         ({"method": "custom"}, "proposer_class"),
-        ({"method": "custom", "proposer_class": "tests.fakes.engine.proposers:Nobody"}, "Nobody"),
+        ({"method": "custom", "proposer_class": "tests.fakes.engine.proposers:Missing"}, "Missing"),
         ({"method": "custom", "proposer_class": "no.such.module:X"}, "no.such.module"),
     ],
 )
