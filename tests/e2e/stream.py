@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 NUM_TOKENS = 160
 #: By how much log probabilities may differ.
 LOGPROB_BOUND = 1e-3
-WAIT_S = 60.0
+WAIT_S = 120.0
 
 
 @dataclass
