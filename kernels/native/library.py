@@ -32,7 +32,10 @@ _SIGNATURES = {
     "baton_pool_take": (None, (c_void_p,)),
     "baton_pool_lend": (None, (c_void_p,)),
     "baton_pool_spin": (c_int, (c_void_p, c_int, c_int64, POINTER(SpunTask))),
-    "baton_cores_join": (c_void_p, (c_char_p, c_int, POINTER(c_int), POINTER(c_int))),
+    "baton_cores_join": (
+        c_void_p,
+        (c_char_p, c_int, c_int, POINTER(c_int), POINTER(c_int)),
+    ),
     "baton_cores_leave": (None, (c_void_p,)),
     "baton_cores_use": (None, (c_void_p, POINTER(CoreUse))),
     "baton_cores_delete": (None, (c_void_p,)),

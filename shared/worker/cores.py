@@ -49,11 +49,12 @@ def open_lease(config: WorkerConfig, loaded: LoadedModel) -> CoreLease | None:
         reason = "the model has ranks" if config.ranks.size > 1 else "no native kernels compute it"
         log.info("core_lease_unused", reason=reason)
         return None
-    own = plan_threads(config.num_threads, config.cpu_threads_bind).num_threads
+    plan = plan_threads(config.num_threads, config.cpu_threads_bind, borrows=True)
+    own, usable = plan.num_threads, plan.num_threads + plan.num_spare
     if config.core_lease != "auto":
-        return CoreLease(Path(config.core_lease), own)
+        return CoreLease(Path(config.core_lease), own, usable)
     try:
-        return CoreLease(_path_of_cluster(config), own)
+        return CoreLease(_path_of_cluster(config), own, usable)
     except ConfigError as error:
         log.warning("core_lease_unused", reason=str(error))
         return None

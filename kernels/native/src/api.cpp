@@ -42,9 +42,9 @@ void baton_pool_lend(Pool* pool) { pool->lend(); }
 int baton_pool_spin(Pool* pool, int count, int64_t ns, SpunTask* tasks) { return spin(*pool, count, ns, tasks); }
 
 // Null: not joined, for the reason in `join`, and the system's in `error`.
-CoreLease* baton_cores_join(const char* path, int num_own, int* join, int* error) {
+CoreLease* baton_cores_join(const char* path, int num_own, int num_usable, int* join, int* error) {
   auto lease = std::make_unique<CoreLease>();
-  *join = int(lease->join(path, num_own));
+  *join = int(lease->join(path, num_own, num_usable));
   *error = lease->error();
   return *join == int(CoresJoin::kDone) ? lease.release() : nullptr;
 }

@@ -7,6 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 namespace baton {
 namespace {
 
@@ -61,11 +63,11 @@ CoreLease::~CoreLease() {
   if (header_ != nullptr) munmap(header_, kBytes);
 }
 
-CoresJoin CoreLease::join(const char* path, int num_own) {
+CoresJoin CoreLease::join(const char* path, int num_own, int num_usable) {
   path_ = path;
   pid_ = getpid();
   CoresJoin joined = enter();
-  if (joined == CoresJoin::kDone) joined = join_behind_door(num_own);
+  if (joined == CoresJoin::kDone) joined = join_behind_door(num_own, num_usable);
   if (joined == CoresJoin::kDone) {
     unlock(fd_, kDoor);
   } else {
@@ -97,7 +99,7 @@ bool CoreLease::is_at_path() const {
 }
 
 // Behind the door. Zeros are a file without members: who makes one may be killed before its format is written.
-CoresJoin CoreLease::join_behind_door(int num_own) {
+CoresJoin CoreLease::join_behind_door(int num_own, int num_usable) {
   struct stat status;
   if (fstat(fd_, &status) != 0) return CoresJoin::kSystem;
   if (status.st_size != 0 && status.st_size != kBytes) return CoresJoin::kFormat;
@@ -120,7 +122,10 @@ CoresJoin CoreLease::join_behind_door(int num_own) {
   if (place_ == 0) return CoresJoin::kFull;
   const uint64_t life = header_->lives[place_ - 1].fetch_add(1) + 1;
   own_.store(life << 16 | uint64_t(place_));
-  return take_cores(num_own) ? CoresJoin::kDone : CoresJoin::kFull;
+  header_->num_usable.store(std::max(header_->num_usable.load(), uint32_t(num_usable)));
+  if (!take_cores(num_own)) return CoresJoin::kFull;
+  retire_surplus();
+  return CoresJoin::kDone;
 }
 
 // Behind the door, where owners are written. Cores of the dead first, then new ones.
@@ -128,12 +133,12 @@ bool CoreLease::take_cores(int num_own) {
   int missing = num_own;
   for (int core = 0; core < num_cores(); ++core) {
     uint64_t claim = claims_[core].load();
-    const int owner = int(owner_of(claim));
-    if (owner != 0 && owner != place_ && is_locked(owner)) continue;
-    const uint64_t next = missing > 0 ? place_ : 0;
-    missing -= missing > 0;
+    const bool is_mine = missing > 0 && !has_owner(claim);
+    const bool is_of_earlier_life = owner_of(claim) == uint64_t(place_);
+    if (!is_mine && !is_of_earlier_life) continue;
+    missing -= is_mine;
     // Who borrows it goes on.
-    while (!claims_[core].compare_exchange_weak(claim, (claim & ~uint64_t(0xffff)) | next)) {
+    while (!claims_[core].compare_exchange_weak(claim, (claim & ~uint64_t(0xffff)) | (is_mine ? place_ : 0))) {
     }
   }
   for (; missing > 0; --missing) {
@@ -143,6 +148,22 @@ bool CoreLease::take_cores(int num_own) {
     header_->num_cores.store(uint32_t(core + 1), std::memory_order_release);
   }
   return true;
+}
+
+// Behind the door. A worker that starts before the one that it replaces has left brings cores of its own, so those
+// that the other one leaves would be more than there are.
+void CoreLease::retire_surplus() {
+  auto is_owned = [&](uint64_t claim) { return owner_of(claim) == uint64_t(place_) || has_owner(claim); };
+  int room = int(header_->num_usable.load());
+  for (int core = 0; core < num_cores(); ++core) room -= is_owned(claims_[core].load());
+  for (int core = 0; core < num_cores(); ++core) {
+    uint64_t claim = claims_[core].load();
+    if (is_owned(claim)) continue;
+    const bool is_kept = room-- > 0;
+    while (!is_owned(claim) &&
+           !claims_[core].compare_exchange_weak(claim, is_kept ? claim & ~uint64_t(0xffff) : kRetired)) {
+    }
+  }
 }
 
 void CoreLease::leave() {
@@ -158,6 +179,7 @@ void CoreLease::leave() {
         if (owner_of(next) == uint64_t(place_)) next &= ~uint64_t(0xffff);
       } while (next != claim && !claims_[core].compare_exchange_weak(claim, next));
     }
+    retire_surplus();
     for (int place = 1; place <= kMaxMembers; ++place) is_last = is_last && (place == place_ || !is_locked(place));
     if (is_last && is_at_path()) unlink(path_.c_str());
     unlock(fd_, kFirstPlace + place_);
@@ -192,7 +214,7 @@ int CoreLease::borrow() {
   for (int core = 0; core < num_cores(); ++core) {
     uint64_t claim = claims_[core].load(std::memory_order_relaxed);
     is_wanted = is_wanted || (user_of(claim) != 0 && user_of(claim) != own);
-    if (user_of(claim) != 0 || owner_of(claim) == uint64_t(place_)) continue;
+    if (user_of(claim) != 0 || owner_of(claim) == uint64_t(place_) || owner_of(claim) == kRetired) continue;
     if (!claims_[core].compare_exchange_strong(claim, own << 16 | claim)) continue;
     since_ns_[core].store(now_ns(), std::memory_order_relaxed);
     return core;
@@ -234,6 +256,12 @@ CoreUse CoreLease::use() const {
 bool CoreLease::is_locked(int place) const {
   struct flock lock = lock_of(kFirstPlace + place, F_WRLCK);
   return fcntl(fd_, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+// Whether a member lives that owns the core; false for this one, whose own lock the kernel does not show it.
+bool CoreLease::has_owner(uint64_t claim) const {
+  const int owner = int(owner_of(claim));
+  return owner != 0 && owner <= kMaxMembers && owner != place_ && is_locked(owner);
 }
 
 // A place that has begun another life meanwhile is not the one that claimed.

@@ -41,8 +41,9 @@ class CoreLease {
   CoreLease(const CoreLease&) = delete;
   CoreLease& operator=(const CoreLease&) = delete;
 
-  // Makes the file if there is none. The member is idle: its cores are lent. Once.
-  CoresJoin join(const char* path, int num_own);
+  // Makes the file if there is none. The member is idle: its cores are lent. Once. num_usable: the cores that it may
+  // use, its own among them.
+  CoresJoin join(const char* path, int num_own, int num_usable);
   // Of the system, behind kSystem.
   int error() const { return error_; }
   // Gives everything back; the last member removes the file. Idempotent. `holds` is false from then on.
@@ -75,21 +76,27 @@ class CoreLease {
     std::atomic<uint32_t> num_cores;
     // The number of the life of each member's place: a claim of an earlier one is nobody's.
     std::atomic<uint32_t> lives[kMaxMembers];
+    // The most cores that a member may use.
+    std::atomic<uint32_t> num_usable;
   };
   static constexpr int kClaimsAt = 512;
   static constexpr int kBytes = kClaimsAt + kMaxCores * 8;
 
   // The owner in the low 16 bits, then the user with the number of its life. 0: none.
   using Claim = std::atomic<uint64_t>;
+  // In place of the owner: the core is not used, because those of the members are as many as there may be.
+  static constexpr uint64_t kRetired = 0xffff;
   static uint64_t owner_of(uint64_t claim) { return claim & 0xffff; }
   static uint64_t user_of(uint64_t claim) { return claim >> 16; }
   static uint64_t place_of(uint64_t user) { return user & 0xffff; }
 
   CoresJoin enter();
   bool is_at_path() const;
-  CoresJoin join_behind_door(int num_own);
+  CoresJoin join_behind_door(int num_own, int num_usable);
   bool is_locked(int place) const;
+  bool has_owner(uint64_t claim) const;
   bool take_cores(int num_own);
+  void retire_surplus();
   bool is_gone(uint64_t user) const;
   bool free_cores_of_gone();
 

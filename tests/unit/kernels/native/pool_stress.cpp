@@ -38,7 +38,7 @@ bool stress_two(int num_threads, int num_jobs, const char* file) {
   std::atomic<bool> is_good = true;
   auto live = [&](uint32_t random) {
     CoreLease lease;
-    if (lease.join(file, num_threads) != CoresJoin::kDone) is_good = false;
+    if (lease.join(file, num_threads, 2 * num_threads) != CoresJoin::kDone) is_good = false;
     Pool pool(num_threads, nullptr, num_threads);
     pool.share(lease);
     if (!stress(pool, num_jobs, random)) is_good = false;
@@ -61,7 +61,7 @@ void say(const char* what, int64_t ns, int number) {
 
 void live(const char* file, int num_own, int num_spare, bool is_ever_idle) {
   CoreLease lease;
-  if (lease.join(file, num_own) != CoresJoin::kDone) _exit(2);
+  if (lease.join(file, num_own, num_own + num_spare) != CoresJoin::kDone) _exit(2);
   say("join", now_ns(), lease.num_cores());
   Pool pool(num_own, nullptr, num_spare);
   pool.share(lease);

@@ -23,9 +23,16 @@ if TYPE_CHECKING:
 
 
 def shared_threads(file: Path, own: int, spare: int) -> tuple[LibraryThreads, CoreLease]:
-    threads, lease = LibraryThreads(ThreadPlan(own, num_spare=spare)), CoreLease(file, own)
+    threads = LibraryThreads(ThreadPlan(own, num_spare=spare))
+    lease = CoreLease(file, own, own + spare)
     threads.share(lease)
     return threads, lease
+
+
+def width(threads: LibraryThreads) -> int:
+    """Return how many cores a job of them has."""
+    tasks = (SpunTask * 64)()
+    return int(threads.library.baton_pool_spin(threads.pool, 64, 1000, tasks))
 
 
 def test_tokens_have_the_same_bits_with_any_cores(
@@ -48,7 +55,7 @@ def test_tokens_have_the_same_bits_with_any_cores(
         driver = PagedDriver(model, block_size=16, chunk=37, seed=3)
         if not borrows:
             return driver.generate(prompts, 6)[1], 0
-        lease = CoreLease(file, 1)
+        lease = CoreLease(file, 1, 4)
         model.threads.share(lease)
         others, _ = shared_threads(file, 3, 0)
         forward, steps, most = model.forward, 0, 0
@@ -79,11 +86,6 @@ def test_tokens_have_the_same_bits_with_any_cores(
 def test_an_idle_worker_s_cores_are_used_until_it_takes_them(tmp_path: Path) -> None:
     file = tmp_path / "cores"
     (one, first), (two, second) = shared_threads(file, 1, 4), shared_threads(file, 3, 1)
-    tasks = (SpunTask * 64)()
-
-    def width(threads: LibraryThreads) -> int:
-        return int(threads.library.baton_pool_spin(threads.pool, 64, 1000, tasks))
-
     assert width(one) == 1, "idle: nothing is borrowed"
     one.take_cores()
     assert width(one) == 4
@@ -110,6 +112,29 @@ def test_an_idle_worker_s_cores_are_used_until_it_takes_them(tmp_path: Path) -> 
     first.close()
     assert width(one) == 1
     assert not file.exists(), "the last one removes it"
+
+
+def test_a_worker_that_is_replaced_while_it_lives_leaves_no_core_too_many(tmp_path: Path) -> None:
+    """Three cores: one worker has one, and two are of a worker that is upgraded."""
+    file = tmp_path / "cores"
+    (one, first), (_, old) = shared_threads(file, 1, 2), shared_threads(file, 2, 1)
+    one.take_cores()
+    assert width(one) == 3
+    new, successor = shared_threads(file, 2, 1)
+    new.take_cores()
+    assert width(one) == 3, "the old worker is idle, and still has its cores"
+    old.close()
+    assert width(one) == 1, "the host has no cores but theirs"
+    assert (first.counts().own, successor.counts().own) == (1, 2)
+    new.lend_cores()
+    assert width(one) == 3
+    successor.close()
+    assert width(one) == 3, "nothing took its place"
+    last, third = shared_threads(file, 2, 1)
+    last.take_cores()
+    assert (width(one), width(last)) == (1, 2), "it took them over"
+    third.close()
+    first.close()
 
 
 @pytest.mark.parametrize(
