@@ -57,10 +57,10 @@ fuzz: setup ## Over 100,000 cases of damaged and hostile input, on every surface
 	@BATON_FUZZ=full timeout 1200 $(PY) -m pytest -q --timeout 1100 -m hypothesis tests/unit
 
 company: setup ## 1,000 plain answers beside every kind of neighbour, per engine and cluster
-	@BATON_COMPANY=full $(PY) -m pytest -q --timeout 1100 tests/unit/engine/test_company.py tests/e2e/test_company.py
+	@BATON_COMPANY=full $(PY) -m pytest -q --timeout 1100 tests/unit/engine/test_company.py tests/e2e/features/test_company.py
 
 updates: setup ## Train for twenty steps while serving, each step's weights on all workers
-	@BATON_UPDATES=20 $(PY) -m pytest -q --timeout 1100 tests/e2e/test_weight_updates.py
+	@BATON_UPDATES=20 $(PY) -m pytest -q --timeout 1100 tests/e2e/weights/test_weight_updates.py
 
 check: lint types arch proto-check size ## What CI runs before the tests; never edits files
 

@@ -1,4 +1,4 @@
-"""The official openai client against a running cluster: what tests/e2e/test_openai.py lacks."""
+"""The official openai client against a running cluster: what tests/e2e/api/test_openai.py lacks."""
 
 from __future__ import annotations
 

@@ -19,9 +19,9 @@ from baton.v1 import common_pb2, router_pb2
 from scripts.e2e.spans import STAGES, spans_under
 from tests.e2e.asking import prompt_of
 from tests.e2e.conftest import ENGINE_FLAGS
+from tests.e2e.observability.prometheus import Prometheus
+from tests.e2e.observability.vllm_dashboards import queries
 from tests.e2e.processes import Cluster
-from tests.e2e.prometheus import Prometheus
-from tests.e2e.vllm_dashboards import queries
 from tests.fakes.pages.metrics_table import documented, exposed
 from tests.fakes.servers.otlp_collector import ExportedSpan, OtlpCollector
 from tests.fakes.servers.ports import free_port

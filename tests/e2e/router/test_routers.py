@@ -18,8 +18,8 @@ from cli.cluster import ClusterSpec
 from cli.start.ports import free_port, is_free
 from tests.e2e.asking import prompt_of
 from tests.e2e.conftest import ENGINE_FLAGS
+from tests.e2e.reliability.test_replay import ASKED, NUM_BEFORE, until
 from tests.e2e.stream import NUM_TOKENS, WAIT_S, Stream, check
-from tests.e2e.test_replay import ASKED, NUM_BEFORE, until
 from tests.fakes.processes.warm_cluster import WarmCluster
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from shared.engine.llm import LLM
 from shared.request.sampling_params import SamplingParams
 from tests.e2e.asking import prompt_of
 from tests.e2e.conftest import BLOCK_SIZE, ENGINE_FLAGS
+from tests.e2e.hand_off.test_prefix_reuse import Driver
 from tests.e2e.oracle import expect
 from tests.e2e.processes import Cluster
-from tests.e2e.test_prefix_reuse import Driver
-from tests.e2e.updating import NUM_TOKENS, PROMPTS, one_answer, post
+from tests.e2e.weights.updating import NUM_TOKENS, PROMPTS, one_answer, post
 from tests.fakes.servers.ports import free_port
 
 if TYPE_CHECKING:

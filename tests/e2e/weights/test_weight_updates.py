@@ -22,11 +22,11 @@ import pytest
 from baton_client import Baton
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from tests.e2e.asking import prompt_of
-from tests.e2e.cache_follower import CacheFollower
 from tests.e2e.conftest import BLOCK_SIZE, ENGINE_FLAGS
 from tests.e2e.processes import Cluster, Process
-from tests.e2e.training import Trainer, greedy
-from tests.e2e.updating import (
+from tests.e2e.weights.cache_follower import CacheFollower
+from tests.e2e.weights.training import Trainer, greedy
+from tests.e2e.weights.updating import (
     NUM_TOKENS,
     PROMPTS,
     Load,

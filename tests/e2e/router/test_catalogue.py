@@ -19,8 +19,8 @@ from cli.start.ports import free_port, is_free
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from tests.e2e.asking import prompt_of
 from tests.e2e.conftest import ENGINE_FLAGS
+from tests.e2e.reliability.test_replay import until
 from tests.e2e.stream import WAIT_S
-from tests.e2e.test_replay import until
 from tests.fakes.processes.warm_cluster import WarmCluster
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.browser import PATIENCE_MS, SIZES, chromium, visit
 from tests.e2e.conftest import ENGINE_FLAGS
+from tests.e2e.observability.browser import PATIENCE_MS, SIZES, chromium, visit
 from tests.e2e.processes import Cluster
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Page, Route
 
-    from tests.e2e.browser import Visit
     from tests.e2e.guarded import Guarded
+    from tests.e2e.observability.browser import Visit
 
 LONG = "What is a baton? " * 12
 FOCUSED = (

@@ -19,8 +19,8 @@ from cli.places import ROOT
 from cli.start.ports import free_port, is_free
 from services.router.openai.auth import DASHBOARD_EVENTS_PATH, DASHBOARD_REQUEST_PATH
 from tests.e2e.conftest import ENGINE_FLAGS
+from tests.e2e.reliability.test_replay import until
 from tests.e2e.stream import WAIT_S
-from tests.e2e.test_replay import until
 from tests.fakes.processes.warm_cluster import WarmCluster
 from tests.fakes.processes.warm_process import WarmProcess
 
