@@ -18,8 +18,8 @@ _HEAD = """# Fields and endpoints
 
 What each field does here, beside vLLM 0.32. Written by `python -m scripts.fields_page` from the
 schemas that requests are checked against; a test compares. [The HTTP API](api.md) says what a field
-takes; each field that does something has a case in `tests/integration/router/field_cases.py` that
-shows its effect (of vectors: `test_vector_fields.py`), and a test fails without one.
+takes; each field that does something has a case in `tests/integration/router/fields/cases.py` that
+shows its effect (of vectors: `vectors/test_fields.py`), and a test fails without one.
 
 * **same**: it does what it does in the API that the endpoint belongs to, otherwise in vLLM.
 * **other**: it differs, as the last column says.

@@ -27,7 +27,7 @@ type, null, a number as a string, and one that must not be, some in a stream; ev
 with a good body and wrong ones. Compared are the status, the media type, the types at each path of
 the JSON (of each kind of event, in a stream), `type`, `code` and `param` of errors, and the text of
 greedy answers. vLLM's answers are recorded in `tests/side_by_side/recorded.json`, and
-`tests/integration/router/test_side_by_side.py` holds Baton to them.
+`tests/integration/router/openai/test_side_by_side.py` holds Baton to them.
 
 Of the requests that differ, *keys* do so in keys alone: those that one of the two has beside the
 other's, or leaves out as null. *status*: another status. *other*: words of errors, types, texts.

@@ -6,7 +6,7 @@ import pytest
 
 from scripts.api_table import APIS, VECTOR_APIS
 from scripts.fields_page import OTHER, PAGE, names, page
-from tests.integration.router.field_cases import APIS as CASES
+from tests.integration.router.fields.cases import APIS as CASES
 
 #: By endpoint, as vLLM 0.32 has them.
 VLLM = {

@@ -20,7 +20,7 @@ from services.router.openai.responses_api.stored.memory import MemoryStore
 from shared.generation.params import GenerationParams
 from tests.fakes.scripted.decode import Script, Step, position, with_logprobs
 from tests.fakes.text import tiny_tokenizer
-from tests.integration.router.field_cases import ANSWER, APIS, BODIES, TEMPLATE, Case, Seen
+from tests.integration.router.fields.cases import ANSWER, APIS, BODIES, TEMPLATE, Case, Seen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,7 +13,7 @@ from services.router.config import RouterConfig
 from tests.fakes.router.vector_door import Door, joined
 from tests.fakes.text import tiny_tokenizer
 from tests.fakes.worker.poolers import CLASSIFIER, EMBEDDER, RERANKER, TokenPooler
-from tests.integration.router.field_cases import TEMPLATE
+from tests.integration.router.fields.cases import TEMPLATE
 
 if TYPE_CHECKING:
     from pathlib import Path

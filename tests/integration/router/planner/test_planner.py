@@ -20,7 +20,7 @@ from services.router.watch.metrics import observe_state
 from shared.errors import ConfigError
 from shared.identity import Role
 from tests.fakes.scripted.decode import say
-from tests.integration.router.test_roles import BOTH, report
+from tests.integration.router.planner.test_roles import BOTH, report
 
 if TYPE_CHECKING:
     from services.router.config import RouterConfig
