@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.fakes.families.cases import CASES as FAMILY_CASES
+from tests.unit.model.families.test_llama import CASES as LLAMA_CASES
 from tests.unit.model.test_generic import OTHERS
-from tests.unit.model.test_llama import CASES as LLAMA_CASES
 
 FILE = Path(__file__).with_name("outcomes.json")
 EXECUTORS = ("torch", "native", "transformers")

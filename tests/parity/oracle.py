@@ -17,7 +17,7 @@ import torch
 
 from tests.fakes.model.transformers_models import logits_after, random_model, random_prompt, save
 from tests.parity.cells import CASES
-from tests.unit.model.test_families import SEEDS
+from tests.unit.model.families.test_families import SEEDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

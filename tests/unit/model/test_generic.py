@@ -20,7 +20,7 @@ from tests.fakes.families.cases import FULL, SLIDING, WINDOW
 from tests.fakes.model.paged_driver import PagedDriver
 from tests.fakes.model.transformers_models import logits_after, random_model, random_prompt, save
 from tests.unit.model.checkpoints import edit_json
-from tests.unit.model.test_families import SEEDS
+from tests.unit.model.families.test_families import SEEDS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from shared.errors import IncompatiblePeerError
 from tests.fakes.checkpoints.folder import write_checkpoints
 from tests.fakes.checkpoints.group_kinds import SPECS
 from tests.integration.worker.asking import assert_idle, engines_in, expect, prompt_of
-from tests.integration.worker.test_rank_groups import moved_bytes, two_groups
+from tests.integration.worker.hand_off.test_rank_groups import moved_bytes, two_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

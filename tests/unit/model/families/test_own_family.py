@@ -21,7 +21,7 @@ from tests.fakes.model.transformers_models import random_prompt
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 GUIDE = ROOT / "docs" / "guides" / "model-family.md"
 
 

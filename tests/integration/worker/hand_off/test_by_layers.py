@@ -23,7 +23,7 @@ from tests.integration.worker.asking import (
     kept_blocks,
     prompt_of,
 )
-from tests.integration.worker.test_landings import PROMPTS, full_worker, has_received
+from tests.integration.worker.hand_off.test_landings import PROMPTS, full_worker, has_received
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from shared.model.causal_lm import CausalLM
     from shared.model.native.model import NativeCausalLM
 
-PAGE = Path(__file__).parents[3] / "docs" / "models.md"
+PAGE = Path(__file__).parents[4] / "docs" / "models.md"
 BLOCK_SIZE, CHUNK, NUM_TOKENS = 8, 13, 9
 #: One token, around a block and a window, and three chunks, which are three windows.
 PROMPT_LENGTHS = (1, BLOCK_SIZE - 1, BLOCK_SIZE + 1, WINDOW - 1, WINDOW, WINDOW + 1, 2 * CHUNK + 9)
