@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from shared.errors import TransferError, TransferFailure
-from tests.integration.connector.device_peer import (
+from tests.integration.connector.nixl.device_peer import (
     CHILD,
     LAYOUT,
     PARENT,
@@ -45,7 +45,7 @@ async def _pair(
     connector = make_connector(PARENT, cache)
     await connector.start()
     pipe = asyncio.subprocess.PIPE
-    peer = ("tests.integration.connector.device_peer", device, str(num_blocks))
+    peer = ("tests.integration.connector.nixl.device_peer", device, str(num_blocks))
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", *peer), stdin=pipe, stdout=pipe, cwd=ROOT, env=env

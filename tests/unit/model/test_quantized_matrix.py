@@ -15,7 +15,7 @@ from shared.model.matrix.uniting import unite
 from shared.model.native.packing.matrices import PackedWeight
 from shared.model.native.packing.packing import Packing
 from shared.model.native.threads import LibraryThreads, ThreadPlan
-from tests.unit.model.native.test_fours import multiply
+from tests.unit.model.native.matrix.test_fours import multiply
 
 ROWS, COLUMNS = 12, 80
 FLOATS = (torch.float32, torch.float16)

@@ -10,8 +10,8 @@ from shared.model.linear.fused import FusedLinear
 from shared.model.matrix.quantized import QuantizedMatrix
 from shared.model.native.packing.packing import Packing
 from shared.model.native.threads import LibraryThreads, ThreadPlan
-from tests.unit.model.native.test_fours import NUM_ROWS, multiply
-from tests.unit.model.native.test_fours_int8 import rounded
+from tests.unit.model.native.matrix.test_fours import NUM_ROWS, multiply
+from tests.unit.model.native.matrix.test_fours_int8 import rounded
 
 COLUMNS = 72
 

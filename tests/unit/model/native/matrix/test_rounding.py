@@ -15,7 +15,7 @@ from shared.model.matrix.quantized import QuantizedMatrix
 from shared.model.matrix.rounding import Element, Rounding, ScaleRule
 from shared.model.native.packing.packing import Packing
 from shared.model.native.threads import LibraryThreads, ThreadPlan
-from tests.unit.model.native.test_fours import COLUMNS, INNER, NUM_ROWS, multiply
+from tests.unit.model.native.matrix.test_fours import COLUMNS, INNER, NUM_ROWS, multiply
 
 _FLOATS = (Element.E2M1, Element.E2M3, Element.E3M2, Element.E4M3, Element.E5M2)
 INT8: dict[str, Any] = {"element": Element.INT, "bits": 8}

@@ -11,7 +11,7 @@ from shared.model.matrix.quantized import QuantizedMatrix
 from shared.model.native.packing.matrices import PackedWeight
 from shared.model.native.packing.packing import Packing
 from shared.model.native.threads import LibraryThreads, ThreadPlan
-from tests.unit.model.native.test_fours import multiply
+from tests.unit.model.native.matrix.test_fours import multiply
 
 COLUMNS, INNER, SHARING = 72, 768, 256
 

@@ -12,7 +12,7 @@ from shared.model.linear.fused import FusedLinear
 from shared.model.matrix.quantized import QuantizedMatrix
 from shared.model.native.packing.packing import Packing
 from shared.model.native.threads import LibraryThreads, ThreadPlan
-from tests.unit.model.native.test_fours import COLUMNS, INNER, NUM_ROWS, multiply
+from tests.unit.model.native.matrix.test_fours import COLUMNS, INNER, NUM_ROWS, multiply
 
 #: Every number of E4M3.
 _FLOATS = torch.tensor([n for n in range(256) if n % 128 != 127], dtype=torch.uint8)

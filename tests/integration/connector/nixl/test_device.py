@@ -27,8 +27,8 @@ from shared.identity import WorkerId
 from shared.kv.memory import KVMemory
 from shared.kv.split import KVSplit
 from shared.worker.peers.connectors import open_connectors
-from tests.integration.connector import test_nixl
 from tests.integration.connector.harnesses import NixlHarness
+from tests.integration.connector.nixl import test_nixl
 from tests.suites.connector.behaviour import SOURCES, TARGETS, BehaviourSuite
 from tests.suites.connector.frames import GOOD
 from tests.suites.connector.harness import LAYOUT, LIMITS, NUM_BLOCKS, a_piece, enter, running

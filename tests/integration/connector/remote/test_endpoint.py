@@ -24,7 +24,7 @@ from shared.connector.zeromq.sockets import close
 from shared.errors import ConfigError, InternalError, TransferError, TransferFailure
 from shared.identity import WorkerId
 from shared.kv.memory import KVMemory
-from tests.integration.connector.remote import RemoteHarness, Served
+from tests.integration.connector.remote.harness import RemoteHarness, Served
 from tests.suites.connector.behaviour import SOURCES, TARGETS, fails
 from tests.suites.connector.harness import (
     BLOCK_BYTES,

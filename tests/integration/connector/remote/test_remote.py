@@ -13,7 +13,7 @@ from shared.connector.group.inbound import GroupInbound
 from shared.errors import TransferError, TransferFailure
 from shared.kv.hand_off import HandOff, Holder
 from shared.kv.split import KVSplit
-from tests.integration.connector.remote import RemoteHarness
+from tests.integration.connector.remote.harness import RemoteHarness
 from tests.suites.connector.behaviour import SOURCES, TARGETS, BehaviourSuite
 from tests.suites.connector.group_transfer import (
     CASES,

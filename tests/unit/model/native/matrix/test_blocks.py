@@ -28,7 +28,7 @@ from shared.model.matrix.uniting import join
 from shared.model.native.packing.matrices import PackedWeight
 from shared.model.native.packing.packing import Packing as NativePacking
 from shared.model.native.threads import LibraryThreads, ThreadPlan
-from tests.unit.model.native.test_fours import multiply
+from tests.unit.model.native.matrix.test_fours import multiply
 
 INNER = 768
 KINDS = {kind.name: kind for kind in TYPES.values()}

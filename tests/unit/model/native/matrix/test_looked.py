@@ -15,9 +15,9 @@ from shared.model.matrix.rounding import Element, Rounding, ScaleRule
 from shared.model.native.packing.packing import Packing
 from shared.model.native.records.codes import code_kind, has_pieces
 from shared.model.native.threads import LibraryThreads, ThreadPlan
-from tests.unit.model.native.test_fours import COLUMNS, NUM_ROWS, multiply
-from tests.unit.model.native.test_fours import make_matrix as make_integers
-from tests.unit.model.native.test_fours_int8 import rounded
+from tests.unit.model.native.matrix.test_fours import COLUMNS, NUM_ROWS, multiply
+from tests.unit.model.native.matrix.test_fours import make_matrix as make_integers
+from tests.unit.model.native.matrix.test_fours_int8 import rounded
 
 INNER = 160
 _E2M1 = torch.tensor([0.0, 0.5, 1, 1.5, 2, 3, 4, 6])

@@ -26,7 +26,13 @@ from tests.fakes.model.paged_driver import PagedDriver
 from tests.fakes.model.transformers_models import random_model, random_prompt, save
 from tests.fakes.stored.base import quantise_checkpoint
 from tests.fakes.stored.compressed import INT4, Compressed
-from tests.unit.model.native.test_fours import COLUMNS, INNER, NUM_ROWS, make_matrix, multiply
+from tests.unit.model.native.matrix.test_fours import (
+    COLUMNS,
+    INNER,
+    NUM_ROWS,
+    make_matrix,
+    multiply,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
