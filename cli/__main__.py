@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from cli import keys
 from cli.batch.command_line import run_batch
 from cli.errors import EXIT_FAILED, CommandError, complain
 from cli.extras import Extra, explain, require
@@ -35,6 +34,7 @@ from cli.flags.options import (
 from cli.flags.passthrough import BEHIND_A_NAME, EVERYTHING, become
 from cli.plan.command_line import plan
 from cli.quantize.command_line import quantize
+from cli.security import keys
 from cli.serve_command import serve
 from cli.up_command import cluster_spec, up
 from shared.arguments.page import help_text
@@ -136,8 +136,8 @@ def chat(
 ) -> None:
     """Talk to a running cluster."""
     from baton_client import ChatOptions
-    from cli.access import from_flags
     from cli.chat.command import run_chat
+    from cli.security.access import from_flags
 
     options = ChatOptions(model=model, max_tokens=max_tokens, temperature=temperature, seed=seed)
     secure = from_flags(tls_cert, tls_key, tls_ca)
@@ -161,8 +161,8 @@ def complete(
 ) -> None:
     """Continue prompts on a running cluster, without a chat template."""
     from baton_client import Options
-    from cli.access import from_flags
     from cli.chat.complete import run_complete
+    from cli.security.access import from_flags
 
     options = Options(model=model, max_tokens=max_tokens, temperature=temperature, seed=seed)
     run_complete(address, prompt or (), options, secure=from_flags(tls_cert, tls_key, tls_ca))
@@ -205,9 +205,9 @@ def doctor(
     tls_server_name: TlsServerName = None,
 ) -> None:
     """Check this machine, a model and a running cluster, and say what to do."""
-    from cli.access import Access, from_flags, token_metadata
     from cli.doctor.command import run_doctor
     from cli.doctor.ranks import Ranks
+    from cli.security.access import Access, from_flags, token_metadata
 
     secure = from_flags(tls_cert, tls_key, tls_ca, tls_server_name)
     healthy = run_doctor(
@@ -239,8 +239,8 @@ def prefer(
     tls_ca: TlsCa = None,
 ) -> None:
     """Change the role of a running worker; nothing is drained. An operator's key: BATON_API_KEY."""
-    from cli.access import from_flags
     from cli.prefer import run_prefer
+    from cli.security.access import from_flags
 
     secure = from_flags(tls_cert, tls_key, tls_ca)
     typer.echo(run_prefer(url, worker, role.value, secure=secure))
@@ -264,7 +264,7 @@ def certs(
     cluster: Annotated[str, typer.Option(help="Name of the cluster.")] = "cluster",
 ) -> None:
     """Make a CA for development and a certificate for each role; run it again to renew those."""
-    from cli.certs import run_certs
+    from cli.security.certs import run_certs
 
     run_certs(folder, days=days, hosts=host or (), cluster=cluster)
 
@@ -284,8 +284,8 @@ def probe(
     tls_ca: TlsCa = None,
 ) -> None:
     """Ask one service whether it serves; the answer is the exit code. For health checks."""
-    from cli.access import from_flags
     from cli.containers.probe import PROBES
+    from cli.security.access import from_flags
 
     secure = from_flags(tls_cert, tls_key, tls_ca)
     typer.echo(PROBES[kind](host, port or DEFAULT_PORTS[kind], secure))

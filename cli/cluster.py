@@ -10,9 +10,9 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
-from cli.access import Secure, make_cluster_token, token_metadata
 from cli.places import SHIPPED_MODEL, SHIPPED_MODEL_NAME
 from cli.processes import ServiceProcess, stop_all
+from cli.security.access import Secure, make_cluster_token, token_metadata
 from cli.start.cluster_file import ClusterModel
 from cli.start.ports import free_port, require_free
 from cli.start.readiness import ReadinessProbe
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from cli.certs import CertificateFolder
+    from cli.security.certs import CertificateFolder
     from cli.start.status import Status
 
 

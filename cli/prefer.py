@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 from urllib.request import Request
 
-from cli.access import open_http
 from cli.errors import CommandError
+from cli.security.access import open_http
 
 if TYPE_CHECKING:
-    from cli.access import Secure
+    from cli.security.access import Secure
 
 KEY_VARIABLE = "BATON_API_KEY"
 PATH = "/v1/workers/prefer"

@@ -22,8 +22,8 @@ from cli.flags.options import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cli.certs import CertificateFolder
     from cli.cluster import ClusterSpec
+    from cli.security.certs import CertificateFolder
 
 #: Options without a default.
 _KINDS: dict[str, type] = {
@@ -167,7 +167,7 @@ def cluster_spec(
 
 def _certificates(given: Mapping[str, Any]) -> CertificateFolder | None:
     """Return the certificates of the options, made here unless they name a folder."""
-    from cli.certs import local_certificates
+    from cli.security.certs import local_certificates
 
     if not given["tls"] and not given["certs"]:
         return None

@@ -59,9 +59,9 @@ def run_batch(
 ) -> None:
     """Answer a file of requests; run it again to continue after an interruption."""
     require(*([Extra.ROUTER] if url else Extra))
-    from cli.access import from_flags
     from cli.batch.command import BatchOptions, read_api_key
     from cli.batch.command import run_batch as run
+    from cli.security.access import from_flags
     from cli.start.ports import free_port
     from cli.start.run_folder import run_folder
     from cli.up_command import cluster_spec

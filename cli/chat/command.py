@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from baton_client import ChatOptions, Message, Piece
-    from cli.access import Secure
+    from cli.security.access import Secure
 
 HELP = "Ctrl-C stops an answer, /reset forgets the conversation, Ctrl-D ends."
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from baton_client import Options
-    from cli.access import Secure
+    from cli.security.access import Secure
 
 HELP = "Enter a prompt. Ctrl-C stops an answer, Ctrl-D ends."
 

@@ -11,13 +11,13 @@ from urllib.error import HTTPError
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from cli.access import open_channel, open_http
 from cli.errors import CommandError
+from cli.security.access import open_channel, open_http
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cli.access import Secure
+    from cli.security.access import Secure
 
 TIMEOUT_S = 3.0
 

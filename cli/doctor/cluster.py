@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from baton.v1 import common_pb2, transfer_pb2, transfer_pb2_grpc, worker_pb2, worker_pb2_grpc
-from cli.access import NOTHING, open_channel
 from cli.doctor.finding import fail, ok, warn
 from cli.doctor.weights import check_weights
+from cli.security.access import NOTHING, open_channel
 from cli.start.readiness import ReadinessProbe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from baton.v1 import directory_pb2
-    from cli.access import Access
     from cli.doctor.finding import Finding
+    from cli.security.access import Access
 
 TIMEOUT_S = 3.0
 #: The router's clock is known in whole seconds.

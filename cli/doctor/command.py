@@ -21,9 +21,9 @@ from cli.places import SHIPPED_MODEL
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from cli.access import Access
     from cli.doctor.finding import Finding
     from cli.doctor.ranks import Ranks
+    from cli.security.access import Access
 
 STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 

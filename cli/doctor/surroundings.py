@@ -17,8 +17,8 @@ from cli.doctor.finding import fail, ok, warn
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from cli.access import Secure
     from cli.doctor.finding import Finding
+    from cli.security.access import Secure
 
 #: Memory limits of the two versions of cgroups, and CPU time per period.
 _MEMORY_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")

@@ -18,8 +18,8 @@ from services.router.planning.speed import Speed
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cli.access import Secure
     from cli.plan.live import LiveCluster
+    from cli.security.access import Secure
     from services.router.planning.base import Demand
 
 #: How long a live cluster's demand is simulated.

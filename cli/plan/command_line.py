@@ -60,8 +60,8 @@ def plan(
     tls_ca: TlsCa = None,
 ) -> None:
     """Say how to divide workers between prefill and decode, and what one more would bring."""
-    from cli.access import from_flags
     from cli.plan.command import Options, run_plan
+    from cli.security.access import from_flags
 
     options = Options(
         trace=trace,

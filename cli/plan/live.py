@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cli.access import open_http
 from cli.errors import CommandError
+from cli.security.access import open_http
 from services.router.planning.base import Bounds, Counts, Demand
 from services.router.planning.speed import Speed
 from shared.identity import Role
@@ -19,7 +19,7 @@ from shared.identity import Role
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cli.access import Secure
+    from cli.security.access import Secure
 
 TIMEOUT_S = 10.0
 

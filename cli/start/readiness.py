@@ -9,13 +9,13 @@ from urllib.error import HTTPError
 import grpc
 
 from baton.v1 import directory_pb2, directory_pb2_grpc
-from cli.access import open_channel, open_http, open_unverified_http
 from cli.errors import CommandError
+from cli.security.access import open_channel, open_http, open_unverified_http
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cli.access import Secure
+    from cli.security.access import Secure
 
 TIMEOUT_S = 2.0
 

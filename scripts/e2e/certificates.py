@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.certs import make_certificates
+from cli.security.certs import make_certificates
 from scripts.e2e.kubernetes import kubectl
 from shared.rpc.tls.identity import PeerRole
 

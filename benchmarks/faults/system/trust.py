@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import grpc.aio
 
-from cli.access import Secure
-from cli.certs import make_certificates
+from cli.security.access import Secure
+from cli.security.certs import make_certificates
 from shared.rpc.tls.identity import PeerRole
 
 if TYPE_CHECKING:

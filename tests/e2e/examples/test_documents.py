@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from cli.certs import make_certificates
+from cli.security.certs import make_certificates
 from shared.rpc.tls.identity import PeerRole
 from tests.e2e.examples.running import run_python, run_shell
 from tests.fakes.pages.documents import Block, blocks

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from cli.access import Access
 from cli.doctor.cluster import check_cluster
+from cli.security.access import Access
 from shared.directory.redis.directory import RedisDirectory
 from shared.directory.redis.seal import MAX_AGE_S, RecordSeals
 from shared.directory.redis.store import RedisStore

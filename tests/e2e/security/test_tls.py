@@ -14,14 +14,14 @@ import pytest
 
 from baton.v1 import directory_pb2, directory_pb2_grpc, router_pb2_grpc, worker_pb2, worker_pb2_grpc
 from baton_client import Baton
-from cli.access import Access, Secure, open_channel
-from cli.authority import Authority
-from cli.certs import make_certificates
 from cli.cluster import ClusterSpec
 from cli.containers.probe import probe_router, probe_worker
 from cli.doctor.cluster import check_cluster
 from cli.doctor.finding import Level
 from cli.errors import CommandError
+from cli.security.access import Access, Secure, open_channel
+from cli.security.authority import Authority
+from cli.security.certs import make_certificates
 from cli.start.ports import free_port
 from shared.rpc.tls.identity import PeerRole
 from tests.e2e.asking import ask, prompt_of
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from cli.certs import CertificateFolder
+    from cli.security.certs import CertificateFolder
     from shared.engine.llm import LLM
 
 NUM_TOKENS = 24

@@ -14,7 +14,7 @@ from tests.fakes.directory.redis_server import RedisServer
 from tests.fakes.security.certificates import issue
 
 if TYPE_CHECKING:
-    from cli.authority import Authority
+    from cli.security.authority import Authority
 
 ACL = Path(package.__file__).parent / "baton.acl"
 PASSWORD = "a password with spaces, %41 and @"

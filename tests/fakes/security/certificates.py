@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from cli.authority import Authority
+from cli.security.authority import Authority
 from shared.rpc.tls.files import CertificateFiles
 from shared.rpc.tls.identity import Identity, PeerRole
 from shared.rpc.tls.settings import TlsSettings

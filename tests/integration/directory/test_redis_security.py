@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from cli.authority import Authority
+    from cli.security.authority import Authority
     from shared.directory.base import WorkerRecord
     from tests.suites.router.response_store import MakeStore
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from cli.authority import Authority
+    from cli.security.authority import Authority
     from shared.rpc.tls.settings import TlsSettings
 
 TIMEOUT_S = 10.0

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[3]
     ("before", "after"),
     [
         ("from shared.kv import pool\n", "from baton.shared.kv import pool\n"),
-        ("from cli import keys\n", "from baton.cli import keys\n"),
+        ("from cli import places\n", "from baton.cli import places\n"),
         ("import shared.kv as kv, os\n", "import baton.shared.kv as kv, os\n"),
         ("import os, shared.kv as kv\n", "import os, baton.shared.kv as kv\n"),
         (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from baton.v1 import common_pb2, worker_pb2
-from cli.access import NOTHING
 from cli.doctor.cluster import _pairs
 from cli.doctor.finding import Level
+from cli.security.access import NOTHING
 
 PREFILL, DECODE = common_pb2.ROLE_PREFILL, common_pb2.ROLE_DECODE
 

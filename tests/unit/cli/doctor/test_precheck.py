@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli.certs import CertificateFolder, make_certificates
 from cli.cluster import Cluster
 from cli.doctor.checkpoint import check_model
 from cli.doctor.finding import Level
 from cli.errors import CommandError
 from cli.flags.engine_arguments import translated
 from cli.places import SHIPPED_MODEL
+from cli.security.certs import CertificateFolder, make_certificates
 from cli.start.ports import free_port
 from cli.up_command import cluster_spec
 from shared.rpc.tls.identity import PeerRole

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cli.access import Secure
 from cli.doctor.finding import Level
 from cli.doctor.surroundings import (
     check_certificate,
@@ -16,6 +15,7 @@ from cli.doctor.surroundings import (
     check_redis,
     check_tracing,
 )
+from cli.security.access import Secure
 from tests.fakes.directory.redis_server import RedisServer
 from tests.fakes.servers.ports import free_port
 
@@ -101,7 +101,7 @@ def test_a_redis_that_is_not_there_fails() -> None:
 
 
 def test_certificates_are_read_as_services_read_them(tmp_path: Path) -> None:
-    from cli.certs import run_certs
+    from cli.security.certs import run_certs
 
     run_certs(tmp_path, days=90, hosts=(), cluster="c")
     [cert] = [path for path in tmp_path.rglob("*.crt") if path.stem == "decode"]

@@ -9,10 +9,10 @@ import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2_grpc
 
-from cli.access import Secure
-from cli.certs import SERVICE_NAME, make_certificates
 from cli.containers.probe import probe_worker
 from cli.errors import CommandError
+from cli.security.access import Secure
+from cli.security.certs import SERVICE_NAME, make_certificates
 from shared.rpc.tls.identity import PeerRole
 
 if TYPE_CHECKING:

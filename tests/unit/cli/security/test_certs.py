@@ -9,9 +9,9 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from cli.authority import Authority
-from cli.certs import SERVICE_NAME, make_certificates, run_certs
 from cli.errors import CommandError
+from cli.security.authority import Authority
+from cli.security.certs import SERVICE_NAME, make_certificates, run_certs
 from shared.rpc.tls.certificates import read_certificates
 from shared.rpc.tls.identity import PeerRole
 from shared.rpc.tls.settings import TlsSettings
@@ -19,7 +19,7 @@ from shared.rpc.tls.settings import TlsSettings
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cli.certs import CertificateFolder
+    from cli.security.certs import CertificateFolder
 
 
 def settings(folder: CertificateFolder, role: PeerRole) -> TlsSettings:

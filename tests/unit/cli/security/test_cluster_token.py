@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cli.access import make_cluster_token, token_metadata
 from cli.cluster import Cluster, ClusterSpec
 from cli.errors import CommandError
+from cli.security.access import make_cluster_token, token_metadata
 from cli.start.readiness import ReadinessProbe
 from shared.rpc.auth import AuthInterceptor, ClusterToken
 from shared.rpc.server import RpcServer

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.errors import CommandError
-from cli.keys import app
+from cli.security.keys import app
 from services.router.admission.api_key import key_id_of
 from services.router.admission.file_keys import FileKeys
 from services.router.admission.keys import KeyRing

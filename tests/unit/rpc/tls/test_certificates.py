@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from pathlib import Path
 
-    from cli.authority import Authority
+    from cli.security.authority import Authority
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from cli.authority import Authority, write_private
 from cli.errors import CommandError
 from cli.places import log_folder
+from cli.security.authority import Authority, write_private
 from shared.rpc.tls.identity import Identity, PeerRole
 
 if TYPE_CHECKING:
