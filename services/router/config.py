@@ -8,16 +8,16 @@ from typing import Any, Literal
 
 from services.router.admission.entrance import AdmissionLimits
 from services.router.admission.key_settings import ClientKeySettings
-from services.router.answer_settings import AnswerSettings
-from services.router.cors_settings import CorsSettings
 from services.router.model_entries import read_entries
-from services.router.planner_settings import PlannerSettings
 from services.router.request.embeds_policy import EmbedsPolicy
-from services.router.response_settings import ResponseSettings
 from services.router.routing.places.mode import (
     PlacementMode,
 )
-from services.router.template_settings import TemplateSettings
+from services.router.settings.answers import AnswerSettings
+from services.router.settings.cors import CorsSettings
+from services.router.settings.planner import PlannerSettings
+from services.router.settings.responses import ResponseSettings
+from services.router.settings.templates import TemplateSettings
 from shared.config import flag_name, setting, with_values
 from shared.errors import ConfigError
 from shared.folder.changes import FolderChanges

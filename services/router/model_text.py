@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from services.router.config import RouterConfig
     from services.router.parsers.base import ReasoningFormat
-    from services.router.template_settings import TemplateSettings
+    from services.router.settings.templates import TemplateSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,12 +75,12 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from services.router.admission.tenant import Tenant
-    from services.router.cors_settings import CorsSettings
     from services.router.dashboard.routes import Dashboard
     from services.router.doors.auth import Authenticator
     from services.router.openai.backend import Common
     from services.router.openai.catalogue import Catalogue
     from services.router.openai.operators.endpoints import Cluster
+    from services.router.settings.cors import CorsSettings
 
 #: The second one is vLLM's newer name.
 ABORT_BODIES = {"/abort_requests": AbortBody, "/inference/v1/abort_requests": AbortNamedBody}

@@ -9,7 +9,7 @@ from starlette.middleware.cors import CORSMiddleware
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from services.router.cors_settings import CorsSettings
+    from services.router.settings.cors import CorsSettings
 
 #: Response headers that pages may read beside those that browsers always show.
 _SHOWN_HEADERS = (

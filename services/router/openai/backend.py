@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from services.router.answer_settings import AnswerSettings
 from services.router.openai.auth import caller_of
 from services.router.openai.http.unknown_fields import UnknownFields
 from services.router.parsers.plan import ChatFormats
 from services.router.request.embeds_policy import NO_EMBEDS, EmbedsPolicy
+from services.router.settings.answers import AnswerSettings
 from shared.errors import UnsupportedError
 from shared.generation.limits import RequestLimits
 

@@ -14,7 +14,6 @@ from prometheus_client import CollectorRegistry, Counter
 
 from services.router.admission.caller import Caller
 from services.router.admission.tenant import Tenant
-from services.router.answer_settings import AnswerSettings
 from services.router.doors.app import create_app
 from services.router.fleet.roles import Preferred
 from services.router.models import ServedModels
@@ -24,6 +23,7 @@ from services.router.openai.catalogue import one_model
 from services.router.openai.http.unknown_fields import UnknownFields
 from services.router.parsers.plan import ChatFormats
 from services.router.request.embeds_policy import NO_EMBEDS, EmbedsPolicy
+from services.router.settings.answers import AnswerSettings
 from shared.generation.limits import RequestLimits
 from shared.request.adapter_ref import AdapterRef
 from shared.text.chat_template import ChatTemplate
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
-    from services.router.cors_settings import CorsSettings
     from services.router.doors.auth import Authenticator
     from services.router.fleet.pause import PauseMode
     from services.router.openai.responses_api.stored.keeper import ResponseKeeper
     from services.router.request.generation import Explainer, GenerationRequest
+    from services.router.settings.cors import CorsSettings
     from shared.identity import Role
     from tests.fakes.scripted.generator import Step
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from baton.v1 import router_pb2
-from services.router.planner_settings import PlannerSettings
+from services.router.settings.planner import PlannerSettings
 from tests.fakes.router.catalogue_site import catalogue_site
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 
 from services.router.config import RouterConfig
 from services.router.openai.responses_api.stored.open import open_keeper
-from services.router.response_settings import ResponseSettings
+from services.router.settings.responses import ResponseSettings
 from shared.errors import ConfigError
 
 MEMORY = ResponseSettings(responses_store="memory")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from services.router.openai.schema.base import GenerationBody, StreamOptions
 
 if TYPE_CHECKING:
-    from services.router.answer_settings import AnswerSettings
+    from services.router.settings.answers import AnswerSettings
 
 B = TypeVar("B", bound=GenerationBody)
 

@@ -17,7 +17,7 @@ from services.router.grpc.server import RouterServicer
 from services.router.model_text import load_text
 from services.router.openai.catalogue import one_model
 from services.router.parsers.reasoning.think import ThinkFormat
-from services.router.template_settings import TemplateSettings
+from services.router.settings.templates import TemplateSettings
 from shared.config import load_config
 from shared.errors import ConfigError
 from shared.rpc.server import RpcServer

@@ -12,7 +12,7 @@ import pytest
 from services.router.openai.responses_api.stored.open import open_keeper
 from services.router.openai.responses_api.stored.redis import board
 from services.router.request.generation import AnswerPiece
-from services.router.response_settings import ResponseSettings
+from services.router.settings.responses import ResponseSettings
 from tests.fakes.directory.redis_server import RedisServer
 from tests.fakes.router.openai_api import OpenAIApi
 from tests.fakes.scripted.generator import HANG

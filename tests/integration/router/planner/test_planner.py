@@ -13,8 +13,8 @@ from cli.plan.live import live_of
 from services.router.front import Front
 from services.router.operated import OperatedCluster
 from services.router.parts import open_parts
-from services.router.planner_settings import PlannerSettings
 from services.router.planning.base import Counts
+from services.router.settings.planner import PlannerSettings
 from services.router.usage import Usage
 from services.router.watch.metrics import observe_state
 from shared.errors import ConfigError

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from services.router.config import RouterConfig
-from services.router.cors_settings import CorsSettings
+from services.router.settings.cors import CorsSettings
 from shared.config import load_config
 from shared.errors import AuthenticationError, ConfigError
 from tests.fakes.router.openai_api import OpenAIApi

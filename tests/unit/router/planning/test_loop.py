@@ -18,9 +18,9 @@ from services.router.planner.mover import FleetMover
 from services.router.planner.open import Boards
 from services.router.planner.report import Report, WorkerWork, together
 from services.router.planner.view import PoolView
-from services.router.planner_settings import PlannerSettings
 from services.router.planning.base import Bounds, Counts, Decision, Limits, Move, Pressure
 from services.router.planning.counts import Pace
+from services.router.settings.planner import PlannerSettings
 from services.router.usage import Usage
 from shared.directory.base import WorkerLoad
 from shared.errors import UnavailableError

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
-    from services.router.response_settings import ResponseSettings
+    from services.router.settings.responses import ResponseSettings
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from services.router.answer_settings import AnswerSettings
+from services.router.settings.answers import AnswerSettings
 from tests.fakes.router.openai_api import OpenAIApi
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}

@@ -1,0 +1,1 @@
+"""Groups of the router's settings: answers, CORS, planner, stored responses, templates."""
