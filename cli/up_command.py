@@ -218,7 +218,7 @@ def _doors(router_flags: Sequence[str]) -> dict[str, Any]:
         CommandError: this command could not ask its own routers whether they are ready.
     """
     from cli.flags.service_flags import read_group
-    from services.router.admission.key_settings import ClientKeySettings
+    from services.router.admission.keys.settings import ClientKeySettings
     from shared.rpc.tls.https_settings import ClientCerts, HttpsSettings
 
     https = read_group(HttpsSettings, router_flags)
@@ -235,7 +235,7 @@ def _doors(router_flags: Sequence[str]) -> dict[str, Any]:
 def _without_doors(router_flags: Sequence[str], *, keeps_https: bool) -> list[str]:
     """Return the flags without keys, which go into the environment, and without those of HTTPS."""
     from cli.flags.service_flags import without_group
-    from services.router.admission.key_settings import ClientKeySettings
+    from services.router.admission.keys.settings import ClientKeySettings
     from shared.rpc.tls.https_settings import HttpsSettings
 
     kept = without_group(ClientKeySettings, router_flags)

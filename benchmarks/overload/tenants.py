@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
-from services.router.admission.api_key import new_key
+from services.router.admission.keys.api_key import new_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

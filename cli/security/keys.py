@@ -53,7 +53,7 @@ def new(
     """Make a key and print it. This is the only time: the file has its hash only."""
     import tomlkit
 
-    from services.router.admission.api_key import new_key
+    from services.router.admission.keys.api_key import new_key
 
     made = new_key()
     now = datetime.now(UTC).replace(microsecond=0)
@@ -73,7 +73,7 @@ def new(
 @app.command("list")
 def show(file: File = DEFAULT_FILE) -> None:
     """Show every tenant and the ids of its keys."""
-    from services.router.admission.keys_file import read_keys_file
+    from services.router.admission.keys.keys_file import read_keys_file
 
     for tenant in read_keys_file(_read(file)).tenants:
         limits = [f"weight {tenant.weight:g}"]
@@ -146,7 +146,7 @@ def _edited(file: Path, *, create: bool) -> Iterator[Any]:
     """
     import tomlkit
 
-    from services.router.admission.keys_file import read_keys_file
+    from services.router.admission.keys.keys_file import read_keys_file
 
     # A link stays a link.
     file = file.resolve()

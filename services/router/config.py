@@ -7,7 +7,7 @@ from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 from typing import Any, Literal
 
 from services.router.admission.entrance import AdmissionLimits
-from services.router.admission.key_settings import ClientKeySettings
+from services.router.admission.keys.settings import ClientKeySettings
 from services.router.model_entries import read_entries
 from services.router.request.embeds_policy import EmbedsPolicy
 from services.router.routing.places.mode import (

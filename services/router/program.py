@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-    from services.router.admission.keys import KeyRing
+    from services.router.admission.keys.key_ring import KeyRing
     from services.router.openai.catalogue import Catalogue
     from services.router.openai.responses_api.stored.keeper import ResponseKeeper
     from services.router.parts import RouterParts

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from services.router.admission.caller import ANYBODY
-from services.router.admission.client_keys import ClientKeys
-from services.router.admission.file_keys import FileKeys
-from services.router.admission.keys import KeyRing
+from services.router.admission.keys.client_keys import ClientKeys
+from services.router.admission.keys.file_keys import FileKeys
+from services.router.admission.keys.key_ring import KeyRing
 from shared.errors import ConfigError
 from shared.rpc.auth import AuthInterceptor, ClusterToken, anybody
 from shared.rpc.exposure import require_guard

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Authenticator(Protocol):
-    """Maps keys to callers; services/router/admission/keys.py is the real implementation."""
+    """Maps keys to callers; services/router/admission/keys/key_ring.py is the real one."""
 
     def caller(self, headers: Iterable[tuple[bytes, bytes]]) -> Caller:
         """Return the caller of a request with these headers.

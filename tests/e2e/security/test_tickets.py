@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from baton.v1 import transfer_pb2, transfer_pb2_grpc
-from services.router.admission.keys_file import parse_keys
+from services.router.admission.keys.keys_file import parse_keys
 from shared.connector.registry import ConnectorSettings, create
 from shared.errors import TransferError
 from shared.identity import WorkerId

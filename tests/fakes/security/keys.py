@@ -6,7 +6,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from services.router.admission.api_key import new_key
+from services.router.admission.keys.api_key import new_key
 
 if TYPE_CHECKING:
     from pathlib import Path

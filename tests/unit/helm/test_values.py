@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from services.router.admission.keys_file import parse_keys
+from services.router.admission.keys.keys_file import parse_keys
 from services.router.config import RouterConfig
 from services.worker.config import WorkerProgramConfig
 from shared.config import load_config
@@ -140,7 +140,7 @@ def test_secrets_that_are_made_can_be_used() -> None:
     stored = parse_keys(made["keys.toml"].encode())
     for name, is_operator in (("client-key", False), ("operator-key", True)):
         entry = stored[made[name].split("-")[1]]
-        from services.router.admission.api_key import digest, key_id_of
+        from services.router.admission.keys.api_key import digest, key_id_of
 
         assert key_id_of(made[name].encode()) == made[name].split("-")[1]
         assert digest(made[name].encode()) == entry.digest

@@ -19,7 +19,7 @@ from tests.fakes.security.keys import cluster_token_file, keys_on_disk
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from services.router.admission.keys import KeyRing
+    from services.router.admission.keys.key_ring import KeyRing
 
 GIVEN = ("--api-key", "sk-1", "se,cret")
 

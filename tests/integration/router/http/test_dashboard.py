@@ -12,8 +12,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 from starlette.routing import Route
 
-from services.router.admission.file_keys import FileKeys
-from services.router.admission.keys import KeyRing
+from services.router.admission.keys.file_keys import FileKeys
+from services.router.admission.keys.key_ring import KeyRing
 from services.router.dashboard.assets import read_assets
 from services.router.dashboard.routes import Dashboard
 from services.router.dashboard.state import DashboardState

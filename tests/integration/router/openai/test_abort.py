@@ -11,8 +11,8 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.router.admission.file_keys import FileKeys
-from services.router.admission.keys import KeyRing
+from services.router.admission.keys.file_keys import FileKeys
+from services.router.admission.keys.key_ring import KeyRing
 from services.router.admission.tenant import Tenant
 from services.router.doors.app import create_app
 from services.router.openai.catalogue import one_model

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from cli.errors import CommandError
 from cli.security.keys import app
-from services.router.admission.api_key import key_id_of
-from services.router.admission.file_keys import FileKeys
-from services.router.admission.keys import KeyRing
+from services.router.admission.keys.api_key import key_id_of
+from services.router.admission.keys.file_keys import FileKeys
+from services.router.admission.keys.key_ring import KeyRing
 from shared.errors import AuthenticationError, ConfigError
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from services.router.admission.file_keys import FileKeys
-from services.router.admission.keys import KeyRing
+from services.router.admission.keys.file_keys import FileKeys
+from services.router.admission.keys.key_ring import KeyRing
 from shared.errors import AuthenticationError, ConfigError
 from tests.fakes.security.keys import keys_on_disk, wrong_secret
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from services.router.admission.api_key import digest, key_id_of, new_key
-from services.router.admission.keys_file import parse_keys
+from services.router.admission.keys.api_key import digest, key_id_of, new_key
+from services.router.admission.keys.keys_file import parse_keys
 from services.router.admission.tenant import Tenant
 from shared.errors import ConfigError
 

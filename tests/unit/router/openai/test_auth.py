@@ -9,8 +9,8 @@ import pytest
 from starlette.routing import Route
 from structlog.testing import capture_logs
 
-from services.router.admission.file_keys import FileKeys
-from services.router.admission.keys import KeyRing
+from services.router.admission.keys.file_keys import FileKeys
+from services.router.admission.keys.key_ring import KeyRing
 from tests.fakes.router.openai_api import MODEL, OpenAIApi
 from tests.fakes.security.keys import keys_on_disk, wrong_secret
 

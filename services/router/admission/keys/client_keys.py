@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import GaugeMetricFamily
 
-from services.router.admission.api_key import digest
-from services.router.admission.base import Refusal
 from services.router.admission.caller import ANYBODY
+from services.router.admission.keys.api_key import digest
+from services.router.admission.keys.base import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

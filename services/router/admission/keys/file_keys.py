@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from prometheus_client.core import GaugeMetricFamily
 
-from services.router.admission.api_key import digest, key_id_of
-from services.router.admission.base import Refusal
-from services.router.admission.keys_file import parse_keys
+from services.router.admission.keys.api_key import digest, key_id_of
+from services.router.admission.keys.base import Refusal
+from services.router.admission.keys.keys_file import parse_keys
 from shared.rpc.watched_file import WatchedFile
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from services.router.admission.base import Refusal
+from services.router.admission.keys.base import Refusal
 from shared.errors import AuthenticationError
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from services.router.admission.base import KeyStore
     from services.router.admission.caller import Caller
+    from services.router.admission.keys.base import KeyStore
     from shared.rpc.auth import Metadata
     from shared.rpc.watched_file import WatchedFile
 

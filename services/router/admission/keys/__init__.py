@@ -1,0 +1,1 @@
+"""API keys: their stores, and the tenants that they name."""
