@@ -1,1 +1,1 @@
-"""Ways to choose a worker, one per file. Each is a list of scorers and a picker."""
+"""Ways to choose a worker, one per file, of the scorers and pickers in two files beside them."""

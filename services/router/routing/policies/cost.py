@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from services.router.routing.base import Policy
-from services.router.routing.picker import LeastCost
-from services.router.routing.scorers import (
+from services.router.routing.policies.picker import LeastCost
+from services.router.routing.policies.scorers import (
     AdapterWait,
     Beside,
     Crowding,

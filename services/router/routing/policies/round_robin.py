@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from services.router.routing.base import Policy
-from services.router.routing.picker import InTurn
+from services.router.routing.policies.picker import InTurn
 
 if TYPE_CHECKING:
     import random

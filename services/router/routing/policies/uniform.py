@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from services.router.routing.base import Policy
-from services.router.routing.picker import Shuffled
+from services.router.routing.policies.picker import Shuffled
 
 if TYPE_CHECKING:
     import random

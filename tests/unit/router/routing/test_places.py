@@ -20,7 +20,7 @@ from services.router.routing.places.mode import PlacementMode
 from services.router.routing.places.placement import Place, Placement
 from services.router.routing.places.split import MIN_PART_TOKENS
 from services.router.routing.places.steps import alone_ms, beside
-from services.router.routing.scorers import DecodeLoad
+from services.router.routing.policies.scorers import DecodeLoad
 from services.router.usage import Timings, Usage
 from services.router.workers.endpoint import WorkerSoftware
 from shared.directory.base import WorkerLoad
