@@ -28,7 +28,7 @@ from services.router.routing.chooser import WorkerChooser
 from services.router.routing.policies.find import find_policy
 from services.router.workers.adapter_use import AdapterUse, LoadTimes
 from services.router.workers.endpoint import Endpoint
-from services.router.workers.profile import WorkerProfile
+from services.router.workers.timing.profile import WorkerProfile
 from shared.directory.base import AdapterPlace, AdapterState, WorkerLoad, WorkerRecord
 from shared.engine.adapters.recent_uses import RecentUses
 from shared.identity import Role, WorkerId

@@ -30,7 +30,7 @@ from services.router.routing.policies.find import find_policy
 from services.router.routing.room import WorkerRoom
 from services.router.usage import Timings, Usage
 from services.router.workers.endpoint import Endpoint, WorkerSoftware
-from services.router.workers.profile import WorkerProfile
+from services.router.workers.timing.profile import WorkerProfile
 from shared.directory.base import WorkerLoad, WorkerRecord
 from shared.identity import Role, WorkerId
 from shared.rpc.protocol import PROTOCOL_MINOR

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from services.router.workers.recent import Recent
+from services.router.workers.timing.recent import Recent
 
 if TYPE_CHECKING:
     from collections.abc import Callable

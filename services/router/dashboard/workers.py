@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from services.router.workers.recent import Recent
+from services.router.workers.timing.recent import Recent
 from shared.directory.base import AdapterPlace
 from shared.identity import Role
 

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from services.router.planning.base import Demand
-from services.router.workers.recent import Recent
+from services.router.workers.timing.recent import Recent
 
 if TYPE_CHECKING:
     from collections.abc import Callable

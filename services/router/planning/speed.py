@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from services.router.workers.profile import DECODE_PRIOR, PREFILL_PRIOR
+from services.router.workers.timing.profile import DECODE_PRIOR, PREFILL_PRIOR
 
 #: Of a worker's pool before one has registered.
 KV_TOKENS_PRIOR = 65_536

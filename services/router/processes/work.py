@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from services.router.processes.wire import Told
-from services.router.workers.work import NOTHING, WorkReport
+from services.router.workers.timing.work import NOTHING, WorkReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from services.router.routing.hashes import NO_HASHES
 from services.router.routing.predicted import PredictedBlocks
-from services.router.workers.recent import Recent
+from services.router.workers.timing.recent import Recent
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from services.router.routing.base import Candidate
 from services.router.routing.places.steps import beside
-from services.router.workers.work import MOST_SHARE, RECENT_WINDOW_S
+from services.router.workers.timing.work import MOST_SHARE, RECENT_WINDOW_S
 from shared.identity import Role
 
 if TYPE_CHECKING:

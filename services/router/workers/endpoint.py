@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from services.router.workers.adapter_use import AdapterUse
-from services.router.workers.profile import WorkerProfile
-from services.router.workers.work import Work
+from services.router.workers.timing.profile import WorkerProfile
+from services.router.workers.timing.work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,7 +12,7 @@ import structlog
 
 from services.router.workers.adapter_use import AdapterUse, LoadTimes
 from services.router.workers.endpoint import Endpoint, preferring
-from services.router.workers.profile import WorkerProfile
+from services.router.workers.timing.profile import WorkerProfile
 from shared.directory.base import RegistryChange
 from shared.errors import BatonError, DrainingError, NoWorkerError, WorkerLostError
 from shared.identity import Role

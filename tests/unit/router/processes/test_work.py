@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from services.router.processes.work import SharedWork
 from services.router.workers.endpoint import Endpoint
-from services.router.workers.work import NOTHING, Work
+from services.router.workers.timing.work import NOTHING, Work
 from shared.directory.base import WorkerLoad, WorkerRecord
 from shared.identity import Role, WorkerId
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from services.router.routing.base import Estimate, Route
 from services.router.routing.book import ArrivalRate, Book, Booking
 from services.router.routing.predicted import PredictedBlocks
-from services.router.workers.work import LATE_SHARE, Work
+from services.router.workers.timing.work import LATE_SHARE, Work
 from shared.identity import Role
 from tests.unit.router.routing.workers import SPACE, Clock, endpoint, hashes
 

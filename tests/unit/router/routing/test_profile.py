@@ -7,8 +7,8 @@ import pytest
 from services.router.routing.base import Route
 from services.router.routing.learn import learn_prefill
 from services.router.usage import Timings, Usage
-from services.router.workers.fit import RobustFit
-from services.router.workers.profile import PREFILL_PRIOR, STALE_S, WorkerProfile
+from services.router.workers.timing.fit import RobustFit
+from services.router.workers.timing.profile import PREFILL_PRIOR, STALE_S, WorkerProfile
 from shared.identity import Role
 from tests.unit.router.routing.workers import endpoint
 

@@ -6,7 +6,7 @@ import math
 from collections import Counter, OrderedDict
 from typing import NamedTuple
 
-from services.router.workers.recent import Recent
+from services.router.workers.timing.recent import Recent
 
 #: A late prompt is expected to need this share of its delay in addition. So a worker that hangs
 #: looks worse with time, instead of looking idle.

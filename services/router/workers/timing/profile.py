@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from services.router.workers.fit import RobustFit
+from services.router.workers.timing.fit import RobustFit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
