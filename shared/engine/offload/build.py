@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import psutil
 
 from shared.engine.memory.kv_staging import KVStaging
-from shared.engine.offload.block_folder import BlockFolder
 from shared.engine.offload.copies import MemoryCopies, StagedCopies
-from shared.engine.offload.disk_tier import DiskTier
+from shared.engine.offload.disk.block_folder import BlockFolder
+from shared.engine.offload.disk.tier import DiskTier
 from shared.engine.offload.group_copies import GroupCopies
 from shared.engine.offload.landings import SlotLandings
 from shared.engine.offload.loads import PrefixLoads

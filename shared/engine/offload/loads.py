@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from shared.engine.offload.block_file import CorruptBlockError
+from shared.engine.offload.disk.block_file import CorruptBlockError
 from shared.engine.offload.jobs import LoadJob
 from shared.engine.offload.load_plan import LoadedBlock, LoadPlan
 from shared.kv.group_rules import longest_prefix

@@ -21,7 +21,7 @@ from shared.kv.tier import BlockTier
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from shared.engine.offload.disk_tier import DiskTier
+    from shared.engine.offload.disk.tier import DiskTier
     from shared.engine.offload.jobs import Job
     from shared.engine.offload.landings import SlotLandings
     from shared.engine.offload.loads import PrefixLoads

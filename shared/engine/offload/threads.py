@@ -15,7 +15,7 @@ import numpy as np
 import structlog
 
 from shared.connector.protocol.block_copy import checksum_blocks
-from shared.engine.offload.block_file import CorruptBlockError
+from shared.engine.offload.disk.block_file import CorruptBlockError
 from shared.engine.offload.jobs import LandJob, LoadJob, RemoveJob, StoreJob, WriteJob
 from shared.errors import InternalError
 from shared.kv.identity import group_of
@@ -24,8 +24,8 @@ from shared.kv.tier import BlockTier
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from shared.engine.offload.block_folder import BlockFolder
     from shared.engine.offload.copies import BlockCopies
+    from shared.engine.offload.disk.block_folder import BlockFolder
     from shared.engine.offload.jobs import CopyJob, Job
     from shared.kv.memory import KVMemory
 

@@ -9,7 +9,7 @@ from shared.engine.offload.jobs import RemoveJob
 from shared.engine.offload.stats import TierCounters
 
 if TYPE_CHECKING:
-    from shared.engine.offload.disk_tier import DiskTier
+    from shared.engine.offload.disk.tier import DiskTier
     from shared.engine.offload.jobs import CopyJob, Slots
     from shared.engine.offload.threads import TierThreads
     from shared.kv.block_pool import BlockPool

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from shared.engine.offload.block_file import HEADER_BYTES
+from shared.engine.offload.disk.block_file import HEADER_BYTES
 from shared.engine.offload.jobs import LandJob, LoadJob, StoreJob
 from shared.engine.offload.threads import TierThreads
 from tests.fakes.engine.engines import BLOCK_SIZE, make_engine
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import pytest
 
     from shared.engine.engine import Engine
-    from shared.engine.offload.block_folder import BlockFolder
     from shared.engine.offload.copies import BlockCopies
+    from shared.engine.offload.disk.block_folder import BlockFolder
     from shared.engine.offload.jobs import CopyJob, Job
     from shared.engine.offload.offload import KVOffload
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shared.engine.offload import block_file, disk_tier
+from shared.engine.offload.disk import block_file, tier
 from shared.errors import ConfigError
 from shared.kv.tier import BlockTier
 from tests.fakes.engine.engines import generate, make_request
@@ -185,8 +185,8 @@ def test_a_failing_disk_costs_hits_until_it_works_again(
     stats = engine.stats().tiers[BlockTier.DISK]
     assert stats.counters["failed_stores"] == num_failed, "it was not left alone"
     assert capsys.readouterr().out.count("kv_offload_disk_failing") == 1
-    monkeypatch.setattr(disk_tier, "RETRY_S", 0.0)
-    monkeypatch.setattr(disk_tier.time, "monotonic", _later(100.0))
+    monkeypatch.setattr(tier, "RETRY_S", 0.0)
+    monkeypatch.setattr(tier.time, "monotonic", _later(100.0))
     for prompt in PROMPTS:
         ask(engine, prompt)
     assert engine.stats().tiers[BlockTier.DISK].is_available
@@ -194,7 +194,7 @@ def test_a_failing_disk_costs_hits_until_it_works_again(
 
 
 def _later(seconds: float) -> Callable[[], float]:
-    clock = disk_tier.time.monotonic
+    clock = tier.time.monotonic
     return lambda: clock() + seconds
 
 

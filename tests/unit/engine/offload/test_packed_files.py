@@ -10,8 +10,8 @@ import pytest
 
 from kernels.bf16_stream import HEADER_BYTES as STREAM_HEADER_BYTES
 from shared.connector.protocol.block_copy import checksum_blocks
-from shared.engine.offload.block_file import HEADER_BYTES, CorruptBlockError
-from shared.engine.offload.block_folder import BlockFolder
+from shared.engine.offload.disk.block_file import HEADER_BYTES, CorruptBlockError
+from shared.engine.offload.disk.block_folder import BlockFolder
 from shared.kv.identity import HASH_BYTES
 from shared.kv.layout import KVLayout
 from shared.kv.tier import BlockTier

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from shared.engine.offload.block_file import CorruptBlockError
+from shared.engine.offload.disk.block_file import CorruptBlockError
 from shared.engine.offload.stats import TierCounters, TierStats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shared.engine.offload.block_folder import BlockFolder
+    from shared.engine.offload.disk.block_folder import BlockFolder
     from shared.engine.offload.jobs import LoadJob, Slots, WriteJob
     from shared.kv.offload.manager import BlockOffloadManager
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from shared.connector.protocol.checksum import layout_fingerprint
-from shared.engine.offload.block_file import (
+from shared.engine.offload.disk.block_file import (
     HEADER_BYTES,
     TEMPORARY_SUFFIX,
     CorruptBlockError,
