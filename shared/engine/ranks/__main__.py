@@ -17,12 +17,12 @@ from shared.imports import without_searches
 from shared.telemetry.logs import configure_logs
 
 with without_searches():
-    from shared.engine.ranks.device_channels import DeviceGroup
+    from shared.engine.ranks.channels.device import DeviceGroup
+    from shared.engine.ranks.channels.memory import GroupMemory
+    from shared.engine.ranks.channels.socket import GroupSockets
     from shared.engine.ranks.follower import Follower
     from shared.engine.ranks.lines import sender_of
-    from shared.engine.ranks.memory_channels import GroupMemory
     from shared.engine.ranks.seat import Seat
-    from shared.engine.ranks.socket_channels import GroupSockets
 
 log = structlog.get_logger(__name__)
 

@@ -6,13 +6,13 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from shared.engine.ranks.device_channels import devices_of, on_devices
+from shared.engine.ranks.channels.device import devices_of, on_devices
+from shared.engine.ranks.channels.memory import make_memory
+from shared.engine.ranks.channels.socket import JOIN_S, GroupSockets, HostedStore
 from shared.engine.ranks.lines import local_line
 from shared.engine.ranks.meeting import Meeting
-from shared.engine.ranks.memory_channels import make_memory
 from shared.engine.ranks.processes import FollowerProcesses
 from shared.engine.ranks.seat import Seat
-from shared.engine.ranks.socket_channels import JOIN_S, GroupSockets, HostedStore
 from shared.errors import RankError
 from shared.model.sharding.split import Split
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from shared.engine.ranks.socket_channels import GroupSockets  # noqa: TC001 read by msgspec
+from shared.engine.ranks.channels.socket import GroupSockets  # noqa: TC001 read by msgspec
 from shared.errors import ConfigError
 from shared.version import VERSION
 

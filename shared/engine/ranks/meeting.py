@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from shared.engine.ranks.channels.socket import listen
 from shared.engine.ranks.handshake import (
     HANDSHAKE_S,
     Leaving,
@@ -23,14 +24,13 @@ from shared.engine.ranks.handshake import (
     write,
 )
 from shared.engine.ranks.lines import StreamReceiver
-from shared.engine.ranks.socket_channels import listen
 from shared.errors import ConfigError, RankError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from shared.engine.ranks.channels.socket import GroupSockets
     from shared.engine.ranks.handshake import Hello, OwnNode
-    from shared.engine.ranks.socket_channels import GroupSockets
     from shared.engine.settings.ranks import RankSettings
 
 log = structlog.get_logger(__name__)

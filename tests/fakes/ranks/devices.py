@@ -13,10 +13,10 @@ import msgspec
 import torch
 from torch.overrides import TorchFunctionMode
 
-from shared.engine.ranks.device_channels import DeviceGroup
+from shared.engine.ranks.channels.device import DeviceGroup
+from shared.engine.ranks.channels.memory import GroupMemory
 from shared.engine.ranks.follower import Follower
 from shared.engine.ranks.lines import sender_of
-from shared.engine.ranks.memory_channels import GroupMemory
 from shared.engine.step.decode_graphs import EagerRecorder
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shared.engine.ranks import handshake
+from shared.engine.ranks.channels.socket import GroupSockets
 from shared.engine.ranks.handshake import OwnNode, show
 from shared.engine.ranks.leader import RankLeader
 from shared.engine.ranks.meeting import Meeting
 from shared.engine.ranks.node import Node
-from shared.engine.ranks.socket_channels import GroupSockets
 from shared.engine.settings.ranks import POD_VARIABLE, RankSettings, placed_ranks
 from shared.errors import ConfigError
 from shared.version import VERSION

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shared.engine.engine import Engine
-from shared.engine.ranks import assembly, device_channels
+from shared.engine.ranks import assembly
+from shared.engine.ranks.channels import device as device_channels
 from shared.engine.ranks.leader import RankLeader
 from shared.engine.sequence.events import Failed
 from shared.engine.settings.engine import EngineConfig

@@ -9,8 +9,8 @@ import msgspec
 import torch
 from torch._C import _distributed_c10d as c10d
 
-from shared.engine.ranks.memory_channels import GroupMemory, MemoryChannels
-from shared.engine.ranks.socket_channels import JOIN_S
+from shared.engine.ranks.channels.memory import GroupMemory, MemoryChannels
+from shared.engine.ranks.channels.socket import JOIN_S
 from shared.errors import ConfigError, RankError
 from shared.model.device import read_device
 from shared.ranks.nccl_group import nccl_collective
