@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from shared.engine.adapters.base import AdapterModel
 from shared.engine.adapters.slots import AdapterSlots
-from shared.engine.schedule.adapter_gate import AdapterGate
+from shared.engine.schedule.gates.adapter import AdapterGate
 from shared.engine.sequence.sequence import Status
 from shared.errors import ConfigError, UnsupportedError
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from shared.engine.offload.offload import KVOffload
-    from shared.engine.schedule.adapter_gate import AdapterGate
+    from shared.engine.schedule.gates.adapter import AdapterGate
     from shared.engine.settings.engine import EngineConfig
     from shared.engine.timing.step_model import StepModel
     from shared.kv.block_pool import BlockPool

@@ -14,9 +14,9 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from shared.engine.schedule.adapter_lanes import AdapterLanes
-from shared.engine.schedule.flight_gate import FlightGate
+from shared.engine.schedule.gates.flight import FlightGate
+from shared.engine.schedule.gates.mask import MaskGate
 from shared.engine.schedule.lookahead import add_drafts
-from shared.engine.schedule.mask_gate import MaskGate
 from shared.engine.schedule.output import SchedulerOutput
 from shared.engine.schedule.policies import RANKS, last_admitted, least_urgent
 from shared.engine.schedule.urgency import by_urgency
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as Seq
 
     from shared.engine.offload.load_plan import LoadPlan
-    from shared.engine.schedule.adapter_gate import AdapterGate
     from shared.engine.schedule.block_manager import BlockManager
     from shared.engine.schedule.chunk_limit import ChunkLimit
+    from shared.engine.schedule.gates.adapter import AdapterGate
     from shared.engine.schedule.landings import Landings
     from shared.engine.schedule.urgency import Urgency
     from shared.engine.schedule.waiting_queue import WaitingQueue

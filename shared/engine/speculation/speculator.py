@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from shared.engine.grammar.positions import count_masked
+from shared.engine.schedule.gates.mask import MAX_WAIT_S
 from shared.engine.schedule.lookahead import first_of
-from shared.engine.schedule.mask_gate import MAX_WAIT_S
 from shared.engine.sequence.draft import NO_DRAFT
 from shared.engine.sequence.events import NewTokens
 from shared.engine.sequence.sequence import Status

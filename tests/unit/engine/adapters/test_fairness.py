@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from shared.engine.adapters.folders import AdapterFolders
 from shared.engine.adapters.slots import AdapterSlots
 from shared.engine.adapters.store import AdapterStore
-from shared.engine.schedule.adapter_gate import AdapterGate
 from shared.engine.schedule.adapter_lanes import AdapterLanes
+from shared.engine.schedule.gates.adapter import AdapterGate
 from shared.engine.schedule.waiting_queue import by_priority
 from shared.engine.sequence.sequence import Sequence
 from shared.errors import AdapterNotLoadedError
