@@ -19,7 +19,7 @@ from benchmarks.offline.settings import LatencySettings
 from shared.errors import ConfigError
 from shared.offline.engine_args import EngineArgs
 from shared.offline.llm import LLM
-from shared.offline.sampling_params import BeamSearchParams, SamplingParams
+from shared.offline.records.sampling_params import BeamSearchParams, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -21,14 +21,14 @@ from benchmarks.offline.report import check_output, write_output
 from benchmarks.offline.settings import Backend, ThroughputSettings
 from shared.offline.engine_args import EngineArgs
 from shared.offline.llm import LLM
-from shared.offline.sampling_params import SamplingParams
+from shared.offline.records.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from benchmarks.load.workload.sample import Sample
     from benchmarks.offline.settings import ThroughputLoad
-    from shared.offline.outputs import RequestOutput
+    from shared.offline.records.outputs import RequestOutput
 
 app = typer.Typer(add_completion=False)
 

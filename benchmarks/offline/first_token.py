@@ -11,7 +11,7 @@ import psutil
 from shared.errors import BatonError
 from shared.offline.engine_args import EngineArgs
 from shared.offline.llm import LLM
-from shared.offline.sampling_params import SamplingParams
+from shared.offline.records.sampling_params import SamplingParams
 
 
 def main(model: str, *words: str) -> None:

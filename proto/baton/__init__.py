@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from shared.offline.engine_args import EngineArgs as EngineArgs
     from shared.offline.llm import LLM as LLM
     from shared.offline.llm_engine import LLMEngine as LLMEngine
-    from shared.offline.outputs import CompletionOutput as CompletionOutput
-    from shared.offline.outputs import RequestOutput as RequestOutput
     from shared.offline.pooling.outputs import (
         ClassificationRequestOutput as ClassificationRequestOutput,
     )
@@ -23,38 +21,42 @@ if TYPE_CHECKING:
     from shared.offline.pooling.outputs import PoolingRequestOutput as PoolingRequestOutput
     from shared.offline.pooling.outputs import ScoringRequestOutput as ScoringRequestOutput
     from shared.offline.pooling.params import PoolingParams as PoolingParams
-    from shared.offline.prompts import EmbedsPrompt as EmbedsPrompt
-    from shared.offline.prompts import PromptType as PromptType
-    from shared.offline.prompts import TextPrompt as TextPrompt
-    from shared.offline.prompts import TokensPrompt as TokensPrompt
-    from shared.offline.sampling_params import BeamSearchParams as BeamSearchParams
-    from shared.offline.sampling_params import RequestOutputKind as RequestOutputKind
-    from shared.offline.sampling_params import SamplingParams as SamplingParams
-    from shared.offline.sampling_params import StructuredOutputsParams as StructuredOutputsParams
+    from shared.offline.records.outputs import CompletionOutput as CompletionOutput
+    from shared.offline.records.outputs import RequestOutput as RequestOutput
+    from shared.offline.records.prompts import EmbedsPrompt as EmbedsPrompt
+    from shared.offline.records.prompts import PromptType as PromptType
+    from shared.offline.records.prompts import TextPrompt as TextPrompt
+    from shared.offline.records.prompts import TokensPrompt as TokensPrompt
+    from shared.offline.records.sampling_params import BeamSearchParams as BeamSearchParams
+    from shared.offline.records.sampling_params import RequestOutputKind as RequestOutputKind
+    from shared.offline.records.sampling_params import SamplingParams as SamplingParams
+    from shared.offline.records.sampling_params import (
+        StructuredOutputsParams as StructuredOutputsParams,
+    )
 
     AsyncLLMEngine = AsyncLLM
 
 _PLACES = {
     "AsyncEngineArgs": "engine_args",
     "AsyncLLM": "async_llm",
-    "BeamSearchParams": "sampling_params",
+    "BeamSearchParams": "records.sampling_params",
     "ClassificationRequestOutput": "pooling.outputs",
-    "CompletionOutput": "outputs",
+    "CompletionOutput": "records.outputs",
     "EmbeddingRequestOutput": "pooling.outputs",
-    "EmbedsPrompt": "prompts",
+    "EmbedsPrompt": "records.prompts",
     "EngineArgs": "engine_args",
     "LLM": "llm",
     "LLMEngine": "llm_engine",
     "PoolingParams": "pooling.params",
     "PoolingRequestOutput": "pooling.outputs",
-    "PromptType": "prompts",
-    "RequestOutput": "outputs",
-    "RequestOutputKind": "sampling_params",
-    "SamplingParams": "sampling_params",
+    "PromptType": "records.prompts",
+    "RequestOutput": "records.outputs",
+    "RequestOutputKind": "records.sampling_params",
+    "SamplingParams": "records.sampling_params",
     "ScoringRequestOutput": "pooling.outputs",
-    "StructuredOutputsParams": "sampling_params",
-    "TextPrompt": "prompts",
-    "TokensPrompt": "prompts",
+    "StructuredOutputsParams": "records.sampling_params",
+    "TextPrompt": "records.prompts",
+    "TokensPrompt": "records.prompts",
 }
 _ALIASES = {"AsyncLLMEngine": "AsyncLLM"}
 

@@ -1,5 +1,5 @@
 """vLLM's place for the forms of prompts."""
 
-from shared.offline.prompts import PromptType as PromptType
-from shared.offline.prompts import TextPrompt as TextPrompt
-from shared.offline.prompts import TokensPrompt as TokensPrompt
+from shared.offline.records.prompts import PromptType as PromptType
+from shared.offline.records.prompts import TextPrompt as TextPrompt
+from shared.offline.records.prompts import TokensPrompt as TokensPrompt

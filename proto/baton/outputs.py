@@ -1,7 +1,5 @@
 """vLLM's place for the classes of answers."""
 
-from shared.offline.outputs import CompletionOutput as CompletionOutput
-from shared.offline.outputs import RequestOutput as RequestOutput
 from shared.offline.pooling.outputs import ClassificationOutput as ClassificationOutput
 from shared.offline.pooling.outputs import (
     ClassificationRequestOutput as ClassificationRequestOutput,
@@ -12,3 +10,5 @@ from shared.offline.pooling.outputs import PoolingOutput as PoolingOutput
 from shared.offline.pooling.outputs import PoolingRequestOutput as PoolingRequestOutput
 from shared.offline.pooling.outputs import ScoringOutput as ScoringOutput
 from shared.offline.pooling.outputs import ScoringRequestOutput as ScoringRequestOutput
+from shared.offline.records.outputs import CompletionOutput as CompletionOutput
+from shared.offline.records.outputs import RequestOutput as RequestOutput

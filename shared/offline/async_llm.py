@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from shared.engine.thread.request_stream import RequestStream
     from shared.offline.engine_args import EngineArgs
     from shared.offline.lora import LoRARequest
-    from shared.offline.outputs import RequestOutput
+    from shared.offline.records.outputs import RequestOutput
+    from shared.offline.records.sampling_params import SamplingParams
     from shared.offline.running import RunningRequest
-    from shared.offline.sampling_params import SamplingParams
 
 
 class AsyncLLM(Refusing):

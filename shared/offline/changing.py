@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from shared.engine.engine_home import TAGS
 from shared.errors import InvalidRequestError, UnsupportedError
-from shared.offline.metrics import read_metrics
+from shared.offline.records.metrics import read_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from shared.offline.loaded import LoadedModel
-    from shared.offline.metrics import Metric
+    from shared.offline.records.metrics import Metric
 
 
 class Changes:

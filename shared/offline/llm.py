@@ -12,11 +12,15 @@ from shared.errors import InvalidRequestError, UnsupportedError
 from shared.offline.engine_args import EngineArgs
 from shared.offline.llm_engine import LLMEngine
 from shared.offline.loaded import LoadedModel
-from shared.offline.outputs import CompletionOutput, RequestOutput
 from shared.offline.pooling.calls import VectorCalls
 from shared.offline.pooling.encoder import LoadedEncoder
+from shared.offline.records.outputs import CompletionOutput, RequestOutput
+from shared.offline.records.sampling_params import (
+    BeamSearchParams,
+    RequestOutputKind,
+    SamplingParams,
+)
 from shared.offline.refused import Refusing
-from shared.offline.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from shared.pooling.loading import reads_whole_texts
 from shared.request.beam_search import BeamOptions
 from shared.request.sampling_params import SamplingParams as TokenSampling
@@ -28,9 +32,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.engine.offline.request_output import CompletionOutput as Beam
-    from shared.offline.metrics import Metric
-    from shared.offline.model_config import ModelConfig
     from shared.offline.pooling.vectors import OfflineVectors
+    from shared.offline.records.metrics import Metric
+    from shared.offline.records.model_config import ModelConfig
 
     Message = Mapping[str, Any]
 

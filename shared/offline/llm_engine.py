@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from shared.errors import InvalidRequestError
 from shared.offline.changing import Changes, require_mode
 from shared.offline.loaded import LoadedModel
-from shared.offline.model_config import ModelConfig
+from shared.offline.records.model_config import ModelConfig
 from shared.offline.refused import Refusing
 
 if TYPE_CHECKING:
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from shared.offline.engine_args import EngineArgs
     from shared.offline.lora import LoRARequest
-    from shared.offline.metrics import Metric
-    from shared.offline.outputs import RequestOutput
+    from shared.offline.records.metrics import Metric
+    from shared.offline.records.outputs import RequestOutput
+    from shared.offline.records.sampling_params import SamplingParams
     from shared.offline.running import RunningRequest
-    from shared.offline.sampling_params import SamplingParams
 
 
 class LLMEngine(Refusing):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from shared.engine.offline.prompts import ReadPrompt
     from shared.generation.params import GenerationParams
     from shared.offline.engine_args import EngineSettings
-    from shared.offline.sampling_params import SamplingParams
+    from shared.offline.records.sampling_params import SamplingParams
     from shared.request.sampling_params import SamplingParams as TokenSampling
 
 #: A program limits itself.

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shared.offline.outputs import (
+from shared.offline.records.outputs import (
     CompletionOutput,
     RequestOutput,
     Seen,
     completion,
     prompt_positions,
 )
-from shared.offline.sampling_params import RequestOutputKind
+from shared.offline.records.sampling_params import RequestOutputKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from shared.engine.offline.prompts import ReadPrompt
     from shared.engine.offline.request_output import GrowingOutput
     from shared.engine.sequence.events import EngineEvent
-    from shared.offline.sampling_params import SamplingParams
+    from shared.offline.records.sampling_params import SamplingParams
     from shared.text.tokenizer import Tokenizer
 
 

@@ -21,7 +21,7 @@ import pytest
 from cli.places import ROOT, SHIPPED_MODEL
 from scripts.wheel.layout import MOVED, source_files
 from shared.offline.llm import LLM
-from shared.offline.sampling_params import SamplingParams
+from shared.offline.records.sampling_params import SamplingParams
 from shared.version import VERSION
 from tests.fakes.servers.ports import free_port
 

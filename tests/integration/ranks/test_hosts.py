@@ -27,7 +27,7 @@ from shared.engine.settings.ranks import RankSettings
 from shared.errors import ConfigError, RankError
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.offline import llm as offline
-from shared.offline.sampling_params import SamplingParams
+from shared.offline.records.sampling_params import SamplingParams
 from tests.fakes.engine.engines import drain, make_request
 from tests.fakes.engine.every_kind import ALL_KINDS, SHORT_OF_BLOCKS, assert_same, run
 from tests.fakes.processes.warm_process import WarmProcess

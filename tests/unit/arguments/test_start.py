@@ -11,7 +11,7 @@ from shared.arguments.base import Argument, Inert, Kind, Refused, Same, Spelled
 from shared.arguments.table import ARGUMENTS
 from shared.errors import ConfigError
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from shared.offline.metrics import Counter
+from shared.offline.records.metrics import Counter
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from baton import LLM, AsyncEngineArgs, AsyncLLMEngine, SamplingParams
 from shared.errors import InvalidRequestError, ModelLoadError, UnavailableError, UnsupportedError
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from shared.offline.metrics import Counter, Gauge, Histogram
+from shared.offline.records.metrics import Counter, Gauge, Histogram
 from tests.fakes.processes.program import run_warm
 
 if TYPE_CHECKING:

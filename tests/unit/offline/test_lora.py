@@ -14,7 +14,7 @@ from baton import LLM, AsyncLLM, EngineArgs, LLMEngine, SamplingParams
 from baton.lora.request import LoRARequest
 from shared.errors import AdapterError, InvalidRequestError, UnsupportedError
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from shared.offline.metrics import Counter
+from shared.offline.records.metrics import Counter
 from tests.fakes.checkpoints.lora_folders import ATTENTION, merge, write_lora
 
 if TYPE_CHECKING:

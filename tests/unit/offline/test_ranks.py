@@ -8,7 +8,7 @@ import pytest
 
 from shared.errors import ConfigError
 from shared.offline.llm import LLM
-from shared.offline.sampling_params import SamplingParams
+from shared.offline.records.sampling_params import SamplingParams
 from tests.fakes.families.cases import CASES
 from tests.fakes.model.transformers_models import random_model, save
 

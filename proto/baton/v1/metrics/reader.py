@@ -1,7 +1,7 @@
 """vLLM's place for the classes of metrics."""
 
-from shared.offline.metrics import Counter as Counter
-from shared.offline.metrics import Gauge as Gauge
-from shared.offline.metrics import Histogram as Histogram
-from shared.offline.metrics import Metric as Metric
-from shared.offline.metrics import Vector as Vector
+from shared.offline.records.metrics import Counter as Counter
+from shared.offline.records.metrics import Gauge as Gauge
+from shared.offline.records.metrics import Histogram as Histogram
+from shared.offline.records.metrics import Metric as Metric
+from shared.offline.records.metrics import Vector as Vector

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shared.engine.offline.request_output import GrowingOutput
-    from shared.offline.sampling_params import SamplingParams
+    from shared.offline.records.sampling_params import SamplingParams
     from shared.request.answer import PositionLogprobs
     from shared.text.tokenizer import Tokenizer
 
