@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from shared.model.attention.registry import get_backend
-from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.config import parse_spec
+from shared.model.decoder.causal_lm import CausalLM
 from shared.model.loaded import LoadedModel
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from shared.model.linear.narrow import Narrow
 if TYPE_CHECKING:
     from benchmarks.gpu.attention_part import Paged
     from benchmarks.gpu.bench import Bench
-    from shared.model.causal_lm import CausalLM
+    from shared.model.decoder.causal_lm import CausalLM
     from shared.model.loaded import LoadedModel
 
 _TYPES = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}

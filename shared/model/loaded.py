@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from shared.model.causal_lm import CausalLM
     from shared.model.checkpoint.kv_scales import StoredKVScales
+    from shared.model.decoder.causal_lm import CausalLM
     from shared.model.generic.model import TransformersCausalLM
     from shared.model.native.model import NativeCausalLM
     from shared.model.sharding.shards import Shards

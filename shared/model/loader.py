@@ -13,7 +13,6 @@ from torch import nn
 from kernels.native.kinds import Kind
 from shared.errors import ConfigError, InternalError
 from shared.model.attention.registry import default_backend, get_backend
-from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.format_name import narrowing
 from shared.model.checkpoint.formats.registry import find_format
 from shared.model.checkpoint.headers.units import read_units
@@ -27,6 +26,7 @@ from shared.model.checks import (
     rounds_inputs_of_int4,
     uses_transformers,
 )
+from shared.model.decoder.causal_lm import CausalLM
 from shared.model.device import made_on, read_device
 from shared.model.linear.base import DENSE, UnlikeInputsError
 from shared.model.linear.narrow import Narrow, check_quantization

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from shared.model.causal_lm import CausalLM
     from shared.model.checkpoint.files.checkpoint_files import CheckpointFiles
     from shared.model.checkpoint.kv_scales import StoredKVScales
+    from shared.model.decoder.causal_lm import CausalLM
     from shared.model.spec.decoder import DecoderSpec
 
 #: Standard deviation of dummy weights, as transformers initialises.

@@ -15,11 +15,11 @@ from torch import nn
 from torch.nn.functional import linear
 
 from shared.errors import ModelLoadError
-from shared.model.decoder_layer import DecoderLayer
+from shared.model.decoder.decoder_layer import DecoderLayer
+from shared.model.decoder.layers import RMSNorm
 from shared.model.drafts.choice import most_likely
 from shared.model.drafts.embed import embed
 from shared.model.drafts.stored import head_spec, layer_targets, read_head
-from shared.model.layers import RMSNorm
 from shared.model.rope_table import rotation_tables
 
 if TYPE_CHECKING:

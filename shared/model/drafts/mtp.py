@@ -18,10 +18,10 @@ from shared.model.checkpoint.formats.registry import find_format
 from shared.model.checkpoint.headers.further import find_further, further_names
 from shared.model.checkpoint.loading.weights import load_further
 from shared.model.checkpoint.origin import Dummy
-from shared.model.decoder_layer import DecoderLayer
+from shared.model.decoder.decoder_layer import DecoderLayer
+from shared.model.decoder.layers import make_norm
 from shared.model.drafts.choice import most_likely
 from shared.model.families.further import further_spec
-from shared.model.layers import make_norm
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
 from shared.model.linear.stored import AsStored

@@ -11,8 +11,8 @@ from kernels.rms_norm import rms_norm
 from kernels.rotary import rotate
 from shared.errors import ModelLoadError
 from shared.model.attention.base import AttentionMetadata
-from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.config import parse_spec
+from shared.model.decoder.causal_lm import CausalLM
 from shared.model.encoders.operations import TORCH
 from shared.model.encoders.whole_attention import whole_attention
 from shared.model.spec.feed_forwards import ExpertsSpec

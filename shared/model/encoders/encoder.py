@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn.functional import embedding
 
 from kernels.rotary import rotate
+from shared.model.decoder.layers import NoNorm, make_norm
 from shared.model.encoders.operations import TORCH
-from shared.model.layers import NoNorm, make_norm
 from shared.model.linear.fused import FusedLinear
 from shared.model.rope_table import cos_sin_table
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from shared.model.decoder.layers import Norm
     from shared.model.encoders.base import TextBatch
     from shared.model.encoders.operations import Operations
     from shared.model.encoders.spec import EncoderLayerSpec, EncoderSpec
-    from shared.model.layers import Norm
     from shared.model.rope import RopeConfig
 
 

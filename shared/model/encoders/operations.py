@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from shared.model.decoder.layers import activate
 from shared.model.encoders.whole_attention import whole_attention
-from shared.model.layers import activate
 from shared.model.linear.base import DENSE
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kernels.low_rank import LowRankPart, RowSegments
     from kernels.native.kinds import Kind
     from shared.model.adapted.base import AdapterWeights
-    from shared.model.causal_lm import CausalLM
+    from shared.model.decoder.causal_lm import CausalLM
 
 
 @dataclass(frozen=True, slots=True)

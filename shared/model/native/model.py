@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kernels.sampling.native import RowChoices
     from shared.model.adapted.base import AdapterWeights
     from shared.model.attention.base import AttentionMetadata
-    from shared.model.causal_lm import CausalLM
+    from shared.model.decoder.causal_lm import CausalLM
     from shared.model.given_embeds import GivenEmbeds
     from shared.model.native.packing.packing import Packing
 

@@ -14,7 +14,7 @@ from shared.model.attention.registry import get_backend
 from shared.model.checkpoint.files.tensor_files import TensorHeader
 from shared.model.checkpoint.formats.patterns import matches
 from shared.model.checkpoint.wrapper import own_name
-from shared.model.decoder_layer import DecoderLayer
+from shared.model.decoder.decoder_layer import DecoderLayer
 from shared.model.families.registry import FAMILIES
 from shared.model.linear.base import MadeOfDense
 from shared.model.linear.fused import FusedLinear

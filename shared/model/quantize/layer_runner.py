@@ -16,13 +16,13 @@ from torch.nn.functional import linear
 
 from shared.model.attention.base import AttentionMetadata
 from shared.model.attention.registry import get_backend
-from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.headers.contents import Contents
 from shared.model.checkpoint.loading.reading import read_tensors
 from shared.model.checkpoint.loading.weights import fill
 from shared.model.checkpoint.matrices.layout import StoredMatrix
 from shared.model.checkpoint.wrapper import own_name
-from shared.model.decoder_layer import DecoderLayer
+from shared.model.decoder.causal_lm import CausalLM
+from shared.model.decoder.decoder_layer import DecoderLayer
 from shared.model.linear.base import DENSE, MadeOfDense
 from shared.model.linear.fused import FusedLinear
 from shared.model.linear.stored import AsStored

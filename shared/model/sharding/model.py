@@ -13,11 +13,11 @@ from torch import nn
 from torch.nn.functional import embedding, linear
 
 from shared.model.attention.registry import get_backend
-from shared.model.causal_lm import CausalLM
-from shared.model.experts import Experts
+from shared.model.decoder.causal_lm import CausalLM
+from shared.model.decoder.experts import Experts
+from shared.model.decoder.mixing.recurrent import Mamba
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
-from shared.model.mixing.recurrent import Mamba
 from shared.model.sharding.adapters import cut_adapter
 from shared.model.sharding.norms import SharedGroups, WholeNorm
 from shared.model.sharding.split import is_counted, kept_heads
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from shared.model.adapted.base import AdapterWeights
     from shared.model.adapted.linears import PlacedLinears
     from shared.model.attention.base import AttentionBackend
-    from shared.model.decoder_layer import DecoderLayer
+    from shared.model.decoder.decoder_layer import DecoderLayer
     from shared.model.linear.base import LinearMethod
     from shared.model.sharding.shards import Shards
     from shared.model.spec.decoder import DecoderSpec

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from shared.model.layers import Norm
+from shared.model.decoder.layers import Norm
 from shared.model.spec.norms import NormKind
 
 if TYPE_CHECKING:

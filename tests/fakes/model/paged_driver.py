@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kernels.kv_write.cache import PagedCache
-    from shared.model.causal_lm import CausalLM
+    from shared.model.decoder.causal_lm import CausalLM
     from shared.model.given_embeds import GivenEmbeds
     from shared.model.native.model import NativeCausalLM
     from shared.model.spec.decoder import DecoderSpec

@@ -15,7 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from shared.model.attention.registry import get_backend
-from shared.model.causal_lm import CausalLM
+from shared.model.decoder.causal_lm import CausalLM
 from shared.model.linear.fused import FusedLinear
 from shared.model.linear.narrow import Narrow
 from shared.model.linear.packed import PackedProduct

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from shared.model.causal_lm import CausalLM
+from shared.model.decoder.causal_lm import CausalLM
 from shared.model.linear.fused import FusedLinear
 from shared.model.linear.packed import PackedProduct
 from shared.model.linear.rounded import CodedProduct, RoundedProduct, UnitsProduct

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from kernels.weight_only_matmul.packing import pack_int4
 from kernels.weight_only_matmul.weight import unpack
-from shared.model.causal_lm import CausalLM
+from shared.model.decoder.causal_lm import CausalLM
 from shared.model.loader import load_model
 from shared.text.tokenizer import Tokenizer
 from tests.fakes.model.paged_driver import PagedDriver

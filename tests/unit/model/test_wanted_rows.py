@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared.model.causal_lm import CausalLM
+from shared.model.decoder.causal_lm import CausalLM
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from tests.fakes.checkpoints.group_kinds import SPECS

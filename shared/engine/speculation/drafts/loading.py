@@ -10,7 +10,7 @@ from shared.engine.speculation.draft_files import require_same_tokens
 from shared.errors import ConfigError, ModelLoadError
 from shared.gguf.folder import model_folder
 from shared.model.attention.registry import default_backend, get_backend
-from shared.model.causal_lm import CausalLM
+from shared.model.decoder.causal_lm import CausalLM
 from shared.model.device import made_on
 from shared.model.drafts.eagle import load_eagle
 from shared.model.drafts.eagle3 import load_eagle3

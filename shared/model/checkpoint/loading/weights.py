@@ -9,12 +9,12 @@ import structlog
 import torch
 
 from shared.errors import ModelLoadError
-from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.headers.contents import read_contents
 from shared.model.checkpoint.headers.surplus import check_surplus
 from shared.model.checkpoint.loading.progress import reported
 from shared.model.checkpoint.loading.reading import read_tensors
 from shared.model.checkpoint.wrapper import own_name
+from shared.model.decoder.causal_lm import CausalLM
 from shared.model.families.registry import FAMILIES
 from shared.model.linear.fused import FusedLinear
 from shared.model.sharding.cut import WHOLE

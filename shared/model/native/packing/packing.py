@@ -12,11 +12,11 @@ from kernels.native.structures import Experts as ExpertsRecord
 from kernels.native.structures import Latent as LatentRecord
 from kernels.native.structures import LayerInputs as LayerInputsRecord
 from kernels.native.structures import WholeHeads
-from shared.model.experts import Experts
-from shared.model.layers import GatedMLP, NoNorm, OffsetRMSNorm, PlainMLP
+from shared.model.decoder.experts import Experts
+from shared.model.decoder.layers import GatedMLP, NoNorm, OffsetRMSNorm, PlainMLP
+from shared.model.decoder.mixing.latent import LatentAttention
+from shared.model.decoder.mixing.recurrent import RecurrentMixer
 from shared.model.linear.scratch import Scratch
-from shared.model.mixing.latent import LatentAttention
-from shared.model.mixing.recurrent import RecurrentMixer
 from shared.model.native.packing.matrices import STORED, Matrices
 from shared.model.native.packing.packed import (
     PackedApart,
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from shared.model.causal_lm import CausalLM
-    from shared.model.decoder_layer import DecoderLayer
-    from shared.model.layer_inputs import InputGate, LayerInputs
-    from shared.model.layers import Norm
-    from shared.model.mixing.grouped import Attention
+    from shared.model.decoder.causal_lm import CausalLM
+    from shared.model.decoder.decoder_layer import DecoderLayer
+    from shared.model.decoder.layer_inputs import InputGate, LayerInputs
+    from shared.model.decoder.layers import Norm
+    from shared.model.decoder.mixing.grouped import Attention
     from shared.model.spec.decoder import DecoderSpec
 
 

@@ -9,7 +9,7 @@ import torch
 from kernels.native.kinds import RecurrentKind
 from kernels.native.structures import Recurrent
 from shared.errors import InternalError
-from shared.model.mixing.recurrent import GatedDelta, Mamba, ShortConv
+from shared.model.decoder.mixing.recurrent import GatedDelta, Mamba, ShortConv
 from shared.model.sharding.norms import SharedGroups
 from shared.model.spec.mixers import GatedNorm
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from shared.model.decoder.mixing.recurrent import RecurrentMixer, Values
     from shared.model.linear.fused import FusedLinear
-    from shared.model.mixing.recurrent import RecurrentMixer, Values
 
 
 def make_record(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shared.errors import ConfigError
-from shared.model.causal_lm import CausalLM
+from shared.model.decoder.causal_lm import CausalLM
 from shared.model.drafts.random_heads import HeadSpec, write_random_head
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint

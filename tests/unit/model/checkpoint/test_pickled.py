@@ -20,10 +20,10 @@ from torch import nn
 from cli.doctor.checkpoint import check_model as diagnose
 from cli.doctor.finding import Level
 from shared.errors import ModelLoadError
-from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.files.checkpoint_files import BIN_INDEX_NAME, BIN_NAME, SINGLE_NAME
 from shared.model.checkpoint.files.tensor_files import open_tensors, read_headers
 from shared.model.checks import check_model
+from shared.model.decoder.causal_lm import CausalLM
 from shared.model.loader import load_model
 from tests.fakes.model.transformers_models import random_model, save
 from tests.fakes.stored.base import quantise_checkpoint

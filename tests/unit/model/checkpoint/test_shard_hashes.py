@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from shared.model.causal_lm import CausalLM
     from shared.model.checkpoint.files.checkpoint_files import CheckpointFiles
+    from shared.model.decoder.causal_lm import CausalLM
 
 NUM_SHARDS = 4
 #: Of shards that are hashed in threads, and of some that are not.

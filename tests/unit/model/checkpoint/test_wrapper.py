@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from structlog.testing import capture_logs
 
 from shared.errors import ModelLoadError
-from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.wrapper import is_wrapped
+from shared.model.decoder.causal_lm import CausalLM
 from shared.model.loader import load_model
 from tests.fakes.families.cases import CASES
 from tests.fakes.model.paged_driver import PagedDriver

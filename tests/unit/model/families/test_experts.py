@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from shared.errors import ModelLoadError
-from shared.model.experts import choose
+from shared.model.decoder.experts import choose
 from shared.model.families.experts.qwen_moe import QWEN2_MOE
 from shared.model.families.registry import FAMILIES
 from shared.model.loader import load_model

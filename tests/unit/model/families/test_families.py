@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import transformers
 
-    from shared.model.causal_lm import CausalLM
+    from shared.model.decoder.causal_lm import CausalLM
     from shared.model.native.model import NativeCausalLM
 
 PAGE = Path(__file__).parents[4] / "docs" / "models.md"

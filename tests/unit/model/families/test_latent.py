@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from shared.errors import ConfigError, ModelLoadError
 from shared.model.attention.registry import get_backend
-from shared.model.causal_lm import CausalLM
+from shared.model.decoder.causal_lm import CausalLM
 from shared.model.drafts.eagle import load_eagle
 from shared.model.drafts.random_heads import HeadSpec, write_random_head
 from shared.model.loader import load_model

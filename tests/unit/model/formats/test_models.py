@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from structlog.testing import capture_logs
 
 from shared.errors import ConfigError, ModelLoadError
-from shared.model.causal_lm import CausalLM
 from shared.model.checks import check_model
+from shared.model.decoder.causal_lm import CausalLM
 from shared.model.loader import load_model
 from tests.fakes.model.paged_driver import PagedDriver
 from tests.fakes.stored.answers import NUM_TOKENS, PROMPTS, check_answers

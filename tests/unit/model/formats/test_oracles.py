@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from shared.model.causal_lm import CausalLM
+from shared.model.decoder.causal_lm import CausalLM
 from shared.model.linear.rounded import RoundedProduct
 from shared.model.loader import load_model
 from tests.fakes.model.paged_driver import PagedDriver

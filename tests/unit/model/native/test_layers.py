@@ -12,10 +12,10 @@ import torch
 
 from kernels.native.kinds import Kind
 from shared.model.attention.registry import get_backend
-from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.config import load_spec
 from shared.model.checkpoint.origin import open_origin
 from shared.model.checks import why_not_native
+from shared.model.decoder.causal_lm import CausalLM
 from shared.model.families.registry import stored_names
 from shared.model.linear.base import DENSE
 from shared.model.loader import load_model

@@ -15,9 +15,9 @@ from kernels.native.kinds import Activation as NativeActivation
 from kernels.native.kinds import HeadNorm
 from kernels.native.library import load_library
 from shared.errors import ConfigError
-from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.config import load_spec
 from shared.model.checks import why_not_native
+from shared.model.decoder.causal_lm import CausalLM
 from shared.model.loader import load_model
 from shared.model.native.model import NativeCausalLM
 from shared.model.spec.decoder import DecoderSpec, LayerSpec

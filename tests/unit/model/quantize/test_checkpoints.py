@@ -12,7 +12,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from shared.errors import ConfigError, ModelLoadError
-from shared.model.causal_lm import CausalLM
+from shared.model.decoder.causal_lm import CausalLM
 from shared.model.loader import load_model
 from shared.model.quantize.output import KvCache
 from shared.model.quantize.quark import QuarkOutput

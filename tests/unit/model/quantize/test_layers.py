@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.config import load_spec
 from shared.model.checkpoint.files.checkpoint_files import find_checkpoint_files
 from shared.model.checkpoint.headers.contents import read_contents
+from shared.model.decoder.causal_lm import CausalLM
 from shared.model.loader import load_model
 from shared.model.quantize.layer_runner import LayerRunner
 from tests.fakes.families.cases import CASES

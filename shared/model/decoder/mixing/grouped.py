@@ -11,7 +11,7 @@ from torch import nn
 
 from kernels.paged_attention.scores import Scores
 from kernels.rope_kv_write.norms import HeadNorms
-from shared.model.layers import Norm, RMSNorm, make_norm, make_qk_norm
+from shared.model.decoder.layers import Norm, RMSNorm, make_norm, make_qk_norm
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
 from shared.model.spec.mixers import QkNorm

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from shared.model.experts import Experts, make_feed_forward
-from shared.model.layer_inputs import InputGate
-from shared.model.layers import NoNorm, make_norm
+from shared.model.decoder.experts import Experts, make_feed_forward
+from shared.model.decoder.layer_inputs import InputGate
+from shared.model.decoder.layers import NoNorm, make_norm
+from shared.model.decoder.mixing.grouped import Attention
+from shared.model.decoder.mixing.latent import LatentAttention
+from shared.model.decoder.mixing.recurrent import RecurrentMixer, make_recurrent
 from shared.model.linear.base import DENSE
-from shared.model.mixing.grouped import Attention
-from shared.model.mixing.latent import LatentAttention
-from shared.model.mixing.recurrent import RecurrentMixer, make_recurrent
 from shared.model.spec.mixers import AttentionSpec, LatentAttentionSpec
 from shared.model.spec.norms import PLACES, NormPlace
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from kernels.kv_write.cache import PagedCache
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
-    from shared.model.layers import Norm
+    from shared.model.decoder.layers import Norm
     from shared.model.linear.base import LinearMethod
     from shared.model.spec.decoder import DecoderSpec
 

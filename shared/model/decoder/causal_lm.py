@@ -16,15 +16,15 @@ from torch.nn.functional import embedding, linear
 
 from shared.model.adapted.linears import AdaptedLinears
 from shared.model.adapted.paths import takes_adapter
-from shared.model.decoder_layer import DecoderLayer
-from shared.model.experts import Experts
-from shared.model.layer_inputs import make_layer_inputs
-from shared.model.layers import NoNorm, Norm, make_norm
+from shared.model.decoder.decoder_layer import DecoderLayer
+from shared.model.decoder.experts import Experts
+from shared.model.decoder.layer_inputs import make_layer_inputs
+from shared.model.decoder.layers import NoNorm, Norm, make_norm
+from shared.model.decoder.token_rows import TokenRows
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
 from shared.model.rope_table import rotation_tables
 from shared.model.spec.norms import NormPlace
-from shared.model.token_rows import TokenRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

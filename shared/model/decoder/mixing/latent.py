@@ -9,7 +9,7 @@ from torch import nn
 
 from kernels.latent_attention import LatentQueries, LatentWeights
 from kernels.rotary import rotate
-from shared.model.layers import NoNorm, Norm, RMSNorm
+from shared.model.decoder.layers import NoNorm, Norm, RMSNorm
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
 

@@ -12,7 +12,7 @@ from torch.nn.functional import linear
 
 from kernels.grouped_matmul import group_rows
 from kernels.weighted_sum import weighted_sum
-from shared.model.layers import GatedMLP, NoNorm, PlainMLP, make_norm
+from shared.model.decoder.layers import GatedMLP, NoNorm, PlainMLP, make_norm
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
 from shared.model.linear.stacked import StackedLinears

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from kernels.kv_write.cache import PagedCache
     from shared.model.attention.base import AttentionMetadata
-    from shared.model.decoder_layer import DecoderLayer
+    from shared.model.decoder.decoder_layer import DecoderLayer
 
 
 @dataclass(frozen=True, slots=True)

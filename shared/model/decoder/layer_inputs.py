@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import embedding
 
-from shared.model.layers import activate, make_norm
+from shared.model.decoder.layers import activate, make_norm
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
 
