@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from shared.adapters.matching import Selection
 from shared.errors import AdapterError, ModelLoadError
 from shared.model.checkpoint.files.json_file import read_json
-from shared.model.checkpoint.formats.patterns import fits
+from shared.model.checkpoint.patterns import fits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

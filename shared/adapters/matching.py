@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import AdapterError, ModelLoadError
-from shared.model.checkpoint.formats.patterns import fits
+from shared.model.checkpoint.patterns import fits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,7 @@ import torch
 from shared.errors import ConfigError
 from shared.model.attention.registry import get_backend
 from shared.model.checkpoint.files.tensor_files import TensorHeader
-from shared.model.checkpoint.formats.patterns import matches
+from shared.model.checkpoint.patterns import matches
 from shared.model.checkpoint.wrapper import own_name
 from shared.model.decoder.decoder_layer import DecoderLayer
 from shared.model.families.registry import FAMILIES

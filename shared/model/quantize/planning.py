@@ -11,10 +11,10 @@ from shared.model.checkpoint.config import parse_spec, read_config
 from shared.model.checkpoint.files.checkpoint_files import find_checkpoint_files
 from shared.model.checkpoint.files.tensor_files import TensorHeader
 from shared.model.checkpoint.formats.base import Module
-from shared.model.checkpoint.formats.patterns import matches
 from shared.model.checkpoint.formats.registry import READERS, with_own_file
 from shared.model.checkpoint.headers.contents import Contents, read_contents
 from shared.model.checkpoint.matrices.layout import FLOATS
+from shared.model.checkpoint.patterns import matches
 from shared.model.checkpoint.wrapper import unwrap
 from shared.model.checks import check_model, uses_transformers
 from shared.model.quantize.choosing import choose_pieces, module_of

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.formats import awq, gptq
 from shared.model.checkpoint.formats.gptq import Scheme
-from shared.model.checkpoint.formats.patterns import check_expression, fits
 from shared.model.checkpoint.formats.settings import Settings
+from shared.model.checkpoint.patterns import check_expression, fits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

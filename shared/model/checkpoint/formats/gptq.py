@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
-from shared.model.checkpoint.formats.patterns import check_expression, fits
 from shared.model.checkpoint.formats.settings import Settings
 from shared.model.checkpoint.matrices.layout import FLOATS, Array, Layout, Packing
+from shared.model.checkpoint.patterns import check_expression, fits
 from shared.model.matrix.rounding import Element
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.formats.awq import ORDER
-from shared.model.checkpoint.formats.patterns import matches
 from shared.model.checkpoint.formats.settings import Settings
 from shared.model.checkpoint.matrices.layout import FLOAT8, FLOATS, Array, Factor, Layout, Packing
+from shared.model.checkpoint.patterns import matches
 from shared.model.matrix.rounding import Element, Rounding, ScaleRule
 
 if TYPE_CHECKING:

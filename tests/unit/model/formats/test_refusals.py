@@ -12,7 +12,7 @@ import torch
 
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.files.checkpoint_files import INDEX_NAME
-from shared.model.checkpoint.formats.patterns import matches
+from shared.model.checkpoint.patterns import matches
 from shared.model.checks import check_model
 from shared.model.loader import load_model
 from tests.oracles.base import CONFIG, FOLDER, TENSORS
