@@ -10,6 +10,7 @@ import pytest
 from shared.errors import ConfigError, InvalidRequestError
 from shared.text.generation_defaults import GenerationDefaults
 from shared.text.tokenizer import Tokenizer
+from tests.fakes.processes.interpreter_lock import runs_beside_others
 from tests.fakes.text import tiny_tokenizer
 
 if TYPE_CHECKING:
@@ -34,6 +35,13 @@ def test_special_tokens_are_added_as_the_post_processor_says(tmp_path: Path) -> 
     assert tokenizer.encode("a")[0] == bos
     assert bos not in tokenizer.encode("a", add_special_tokens=False)
     assert tokenizer.decode(tokenizer.encode("a"), skip_special_tokens=False) == "<|bos|>a"
+
+
+def test_other_threads_run_while_a_text_is_encoded(model_dir: Path) -> None:
+    tokenizer, text = Tokenizer.load(model_dir), "The quick brown fox. " * 5000
+    assert runs_beside_others(lambda: tokenizer.encode(text))
+    assert runs_beside_others(lambda: tokenizer.encode_with_offsets(text))
+    assert runs_beside_others(lambda: tokenizer.encode_pair(text, text))
 
 
 def test_half_a_surrogate_pair_is_no_text(model_dir: Path) -> None:
