@@ -28,6 +28,7 @@ MAX_NAMES = 16
 MAX_NAME_CHARS = 64
 MAX_LOGGED_NAMES = 256
 _MORE = "..."
+_NESTED = (RequestObject, list)
 _ODD = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
 
@@ -126,4 +127,6 @@ def _unknown_inside(value: Any, path: str) -> Iterator[tuple[str, str | None]]:
         yield from _unknown(value, f"{path}.")
     elif isinstance(value, list):
         for item in value:
-            yield from _unknown_inside(item, f"{path}[]")
+            # A prompt may be a million token ids.
+            if isinstance(item, _NESTED):
+                yield from _unknown_inside(item, f"{path}[]")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -14,7 +15,9 @@ from services.router.openai.http.unknown_fields import (
     MAX_LOGGED_NAMES,
     MAX_NAME_CHARS,
     MAX_NAMES,
+    unknown_fields,
 )
+from services.router.openai.schema.completion import CompletionBody
 from tests.fakes.clients.error_words import code_of
 from tests.fakes.router.openai_api import OpenAIApi
 
@@ -205,6 +208,18 @@ async def test_what_is_said_has_bounds_and_no_odd_characters(http: httpx.AsyncCl
     turns = [{"role": "user", "content": "a", "mood": "good"}] * 9
     response = await http.post("/tokenize", json={"messages": turns})
     assert response.headers[HEADER] == "messages[].mood"
+
+
+def test_token_ids_are_not_searched_one_by_one() -> None:
+    body = CompletionBody.model_validate({"prompt": [5] * 10_000, "mood": "good"})
+    calls: list[str] = []
+    sys.setprofile(lambda _, event, __: calls.append(event))
+    try:
+        found = unknown_fields(body)
+    finally:
+        sys.setprofile(None)
+    assert list(found) == ["mood"]
+    assert calls.count("call") < 1000
 
 
 async def test_the_log_has_each_name_once_and_not_every_name(http: httpx.AsyncClient) -> None:
