@@ -58,6 +58,7 @@ def params_named(names: Mapping[str, str]) -> Iterator[None]:
         ours = "" if first is None else first[0]
         if ours in names:
             error.param = names[ours]
-            message = re.sub(rf"\b{ours}\b", names[ours], str(error))
+            # A flag's name stays: `--max-logprobs` is ours.
+            message = re.sub(rf"(?<![-\w]){ours}\b", names[ours], str(error))
             error.args = (message, *error.args[1:])
         raise

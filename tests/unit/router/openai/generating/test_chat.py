@@ -131,6 +131,15 @@ async def test_the_prompt_is_shown_once(api: OpenAIApi, http: httpx.AsyncClient)
     assert [chunk.get("prompt_text") for chunk in chunks] == [prompt] + [None] * (len(chunks) - 1)
 
 
+async def test_too_many_logprobs_are_refused_by_the_chats_name_and_the_flags(
+    http: httpx.AsyncClient,
+) -> None:
+    body = {"messages": HELLO, "logprobs": True, "top_logprobs": 21}
+    error = (await http.post(URL, json=body)).json()["error"]
+    assert error["message"].startswith("top_logprobs must be at least 0 and at most 20, not 21")
+    assert error["message"].endswith("see --max-logprobs")
+
+
 async def test_prompt_logprobs_are_keyed_by_token(api: OpenAIApi, http: httpx.AsyncClient) -> None:
     reply = await chat(http, prompt_logprobs=1)
     first, *others = reply["prompt_logprobs"]
