@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import socket
 from pathlib import Path
 
 import pytest
 
-from cli.errors import CommandError
+from cli.errors import EXIT_USAGE, CommandError
 from cli.start import ports
 from cli.start.ports import free_port, is_free, require_free
 
@@ -40,6 +42,35 @@ def test_a_port_in_use_is_reported_with_its_user_and_a_remedy(host: str) -> None
     assert f"(pid {os.getpid()})" in str(caught.value)
     assert "--port" in caught.value.advice
     assert "PORT=" in caught.value.advice
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "message"),
+    [
+        ("127.0.0.1", 70000, "--port 70000: a port is a number from 1 to 65535"),
+        ("127.0.0.1", -1, "--port -1: a port is"),
+        ("192.0.2.1", 8000, "cannot listen on 192.0.2.1, port 8000"),
+        ("a" * 70, 8000, "cannot listen on a"),
+    ],
+)
+def test_an_address_that_no_server_can_have_is_no_port_in_use(
+    host: str, port: int, message: str
+) -> None:
+    assert not is_free(host, port)
+    with pytest.raises(CommandError, match=re.escape(message)) as caught:
+        require_free(host, port, flag="--port", variable="PORT")
+    assert "in use" not in str(caught.value)
+    assert caught.value.exit_code == EXIT_USAGE
+
+
+def test_a_port_that_needs_rights_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "no")
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    with pytest.raises(CommandError, match="permission denied") as caught:
+        require_free("127.0.0.1", 80, flag="--port", variable="PORT")
+    assert "--port 8080" in caught.value.advice
 
 
 def test_a_port_is_free_again_right_after_its_server_has_gone() -> None:
