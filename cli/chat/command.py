@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from baton_client import Baton, BatonError, UnavailableError
 from cli.chat.terminal import Terminal
-from cli.errors import CommandError
+from cli.errors import EXIT_USAGE, CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -104,7 +104,12 @@ def run_chat(
 def reaching(address: str, secure: Secure | None = None) -> Iterator[Baton]:
     """The SDK. Its errors leave the block as CommandErrors."""
     credentials = None if secure is None else secure.credentials()
-    with Baton(address, credentials=credentials) as baton:
+    try:
+        baton = Baton(address, credentials=credentials)
+    except BatonError as error:
+        reason = str(error).removeprefix("address: ")
+        raise CommandError(f"--address {address}: {reason}", exit_code=EXIT_USAGE) from error
+    with baton:
         try:
             yield baton
         except UnavailableError as error:
