@@ -54,11 +54,9 @@ def _hindrance(host: str, port: int) -> int | None:
     if not 0 <= port < 2**16:
         return errno.ERANGE
     try:
-        found = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM)
-        family, kind, protocol, _, address = found[0]
-        with socket.socket(family, kind, protocol) as probe:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
+            probe.bind((host, port))
             probe.listen(1)
     except (socket.gaierror, UnicodeError):  # such a name cannot be written in DNS
         return errno.EADDRNOTAVAIL
@@ -69,7 +67,7 @@ def _hindrance(host: str, port: int) -> int | None:
 
 def _no_address(host: str, port: int, hindrance: int, flag: str) -> CommandError:
     """Return the error of an address where no server of this user could ever listen."""
-    advice = "--host is an address of this machine: 127.0.0.1, or 0.0.0.0 for all of them"
+    advice = "--host is an IPv4 address of this machine: 127.0.0.1, or 0.0.0.0 for all of them"
     if hindrance == errno.ERANGE:
         return CommandError(
             f"{flag} {port}: a port is a number from 1 to 65535", exit_code=EXIT_USAGE
