@@ -18,8 +18,8 @@ ServedModelName = Annotated[
     str | None,
     typer.Option(help="Names that clients use, the first one in answers: a b, or a,b."),
 ]
-Port = Annotated[int, typer.Option(help="Port of the OpenAI API over HTTP.")]
-GrpcPort = Annotated[int, typer.Option(help="Port of the gRPC services.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port of the OpenAI API over HTTP.")]
+GrpcPort = Annotated[int, typer.Option(min=0, max=65535, help="Port of the gRPC services.")]
 DirectoryPort = Annotated[
     int,
     typer.Option(

@@ -9,7 +9,9 @@ import socket
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from cli.__main__ import app
 from cli.errors import EXIT_USAGE, CommandError
 from cli.start import ports
 from cli.start.ports import free_port, is_free, require_free
@@ -63,6 +65,14 @@ def test_an_address_that_no_server_can_have_is_no_port_in_use(
     assert "in use" not in str(caught.value)
     assert port != 8000 or "an IPv4 address of this machine" in caught.value.advice
     assert caught.value.exit_code == EXIT_USAGE
+
+
+@pytest.mark.parametrize("command", [["up"], ["doctor"], ["demo"]])
+@pytest.mark.parametrize("port", ["70000", "-1"])
+def test_a_number_that_is_no_port_is_no_value_of_a_flag(command: list[str], port: str) -> None:
+    result = CliRunner().invoke(app, [*command, "--port", port])
+    assert result.exit_code == EXIT_USAGE
+    assert "'--port'" in result.output
 
 
 def test_a_port_that_needs_rights_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
