@@ -28,7 +28,7 @@ MAX_NAMES = 16
 MAX_NAME_CHARS = 64
 MAX_LOGGED_NAMES = 256
 _MORE = "..."
-_NESTED = (RequestObject, list)
+_PLAIN = frozenset({int, float, str, bool, type(None)})
 _ODD = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
 
@@ -125,8 +125,7 @@ def _unknown(value: RequestObject, path: str) -> Iterator[tuple[str, str | None]
 def _unknown_inside(value: Any, path: str) -> Iterator[tuple[str, str | None]]:
     if isinstance(value, RequestObject):
         yield from _unknown(value, f"{path}.")
-    elif isinstance(value, list):
+    # A prompt may be a million token ids: such a list is searched at once.
+    elif isinstance(value, list) and not _PLAIN.issuperset(map(type, value)):
         for item in value:
-            # A prompt may be a million token ids.
-            if isinstance(item, _NESTED):
-                yield from _unknown_inside(item, f"{path}[]")
+            yield from _unknown_inside(item, f"{path}[]")
