@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from shared.errors import ConfigError, ModelLoadError
@@ -93,7 +94,7 @@ def write_random_checkpoint(out: Path, spec: CheckpointSpec) -> None:
         _write_weights(out, raw, spec)
     except ModelLoadError as error:
         raise ConfigError(f"such a model cannot be: {error}") from error
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise ConfigError(f"cannot write the checkpoint to {out}: {error}") from error
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import resource
 from typing import TYPE_CHECKING
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from cli.errors import EXIT_USAGE
 from cli.make_model import make_model
 from shared.model.loader import load_model
 
@@ -77,3 +79,14 @@ def test_mistakes_are_explained(options: tuple[str, ...], message: str, tmp_path
     code, output = run(str(tmp_path), *SMALL, *options)
     assert code == 2
     assert message in " ".join(output.replace("│", " ").split())
+
+
+def test_a_disk_without_room_is_named(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
+    try:
+        code, output = run(str(tmp_path), *SMALL, "--vocab", "2000")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert code == EXIT_USAGE
+    assert f"cannot write the checkpoint to {tmp_path}" in " ".join(output.split())
