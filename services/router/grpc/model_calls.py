@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
 from contextlib import aclosing
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from structlog.contextvars import bind_contextvars
 
@@ -18,6 +17,7 @@ from services.router.grpc.answers import AnswerWriter
 from services.router.grpc.chat import read_chat
 from services.router.grpc.wire import params_from_wire, read_rows, resumed_from_wire
 from services.router.parsers.budget import bound_thinking, end_of
+from services.router.request.aside import aside
 from services.router.request.generation import GenerationRequest
 from services.router.request.request_name import RULE, is_request_name
 from shared.errors import InvalidRequestError, UnsupportedError
@@ -46,13 +46,9 @@ if TYPE_CHECKING:
 
     Context = grpc.aio.ServicerContext[Any, Any]
 
-T = TypeVar("T")
-
 #: Writers for requests that ask for no parsing, and for answers without a format.
 UNREAD = AnswerWriter(reading=router_pb2.READING_UNSPECIFIED)
 PLAIN = AnswerWriter(reading=router_pb2.READING_PLAIN)
-#: Longer texts are tokenised in a thread, so that other streams continue.
-INLINE_CHARS = 1024
 
 
 class ModelCalls:
@@ -89,7 +85,7 @@ class ModelCalls:
             case "text":
                 check_texts([request.prompt.text], self._limits, param="prompt")
                 text, has_head = request.prompt.text, True
-                ids = await _inline(
+                ids = await aside(
                     len(text), lambda: tuple(self._tokenizer.encode(text, add_special_tokens=True))
                 )
             case "tokens":
@@ -121,7 +117,7 @@ class ModelCalls:
             limits=self._limits,
         )
         num_chars = sum(map(len, texts_in(chat.conversation.messages)))
-        prompt, ids = await _inline(
+        prompt, ids = await aside(
             num_chars,
             lambda: render_chat(
                 chat.conversation, self._chat_template, self._tokenizer, self._limits
@@ -192,7 +188,7 @@ class ModelCalls:
             message = "truncate_prompt_tokens cannot be used with a prompt of embeds"
             raise UnsupportedError(message, param="truncate_prompt_tokens")
         given = request.prompt.embeds
-        return await _inline(len(given.rows), lambda: read_rows(given))
+        return await aside(len(given.rows), lambda: read_rows(given))
 
     def _shortened(
         self,
@@ -218,8 +214,3 @@ class ModelCalls:
         if params.beams is not None:
             require_no_constraints(params)
         return params
-
-
-async def _inline(num_chars: int, work: Callable[[], T]) -> T:
-    """Run `work` here for short texts, in a thread for long ones."""
-    return work() if num_chars <= INLINE_CHARS else await asyncio.to_thread(work)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from services.router.admission.tenant import ANONYMOUS, Tenant
+from services.router.request.aside import aside
 from services.router.request.no_answers import no_answers
 from services.router.usage import Usage
 from services.router.vectors.request import VectorRequest
@@ -39,10 +39,6 @@ if TYPE_CHECKING:
     from shared.text.chat_template import ChatTemplate
     from shared.text.tokenizer import Tokenizer
 
-T = TypeVar("T")
-
-#: Longer texts are tokenised in a thread, so that other requests continue.
-INLINE_CHARS = 1024
 _INT32 = 2**31
 
 
@@ -157,7 +153,7 @@ class Vectors:
             check_dimensions(facts, wish.dimensions)
         reader = self._reader(wish, facts)
         names = [param] if len(texts) == 1 else _each(param, len(texts))
-        inputs = await _aside(
+        inputs = await aside(
             sum(map(len, strings)),
             lambda: reader.read_all(texts, names),
         )
@@ -224,7 +220,7 @@ class Vectors:
             (queries[i if len(queries) > 1 else 0], text, (params[0], f"{params[1]}[{i}]"))
             for i, text in enumerate(documents)
         ]
-        inputs = await _aside(
+        inputs = await aside(
             sum(map(len, documents)),
             lambda: [reader.read(one, other, params=names) for one, other, names in pairs],
         )
@@ -247,7 +243,7 @@ class Vectors:
         ]
         names += [f"{params[1]}[{i}]" for i in range(len(documents))]
         texts = (*queries, *documents)
-        inputs = await _aside(sum(map(len, texts)), lambda: reader.read_all(texts, names))
+        inputs = await aside(sum(map(len, texts)), lambda: reader.read_all(texts, names))
         request = self._request(inputs, wish, facts, names, task=PoolTask.EMBED)
         found = await self.found(request)
         rows = [_unit(row) for row in found.rows()]
@@ -342,8 +338,3 @@ def _unit(row: NDArray[np.float32]) -> NDArray[np.float64]:
     long = row.astype(np.float64)
     norm = float(np.linalg.norm(long))
     return long / norm if norm else long
-
-
-async def _aside(num_chars: int, work: Callable[[], T]) -> T:
-    """Run `work` here for short texts, in a thread for long ones."""
-    return work() if num_chars <= INLINE_CHARS else await asyncio.to_thread(work)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from services.router.openai.http.disconnect import unless_disconnected
 from services.router.openai.replies.responses import json_response
 from services.router.openai.replies.sse import DATA_EDGE, EventWriter, stream_events
+from services.router.request.aside import aside
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterable, Callable
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Longer bodies are tokenised in a thread.
-INLINE_BYTES = 1024
-
 
 class Reply(EventWriter, Protocol):
     """Builds the reply of one endpoint, whole or in events."""
@@ -35,15 +32,9 @@ class Reply(EventWriter, Protocol):
 
 
 async def encode(body: bytes, work: Callable[[], T]) -> tuple[T, float]:
-    """Run `work`, which tokenises the content of `body`; return its result and its time [ms].
-
-    Long bodies are processed in a thread: other streams must not wait for them.
-    """
+    """Run `work`, which tokenises the content of `body`; return its result and its time [ms]."""
     start = time.perf_counter()
-    if len(body) > INLINE_BYTES:
-        result = await asyncio.to_thread(work)
-    else:
-        result = work()
+    result = await aside(len(body), work)
     return result, (time.perf_counter() - start) * 1000
 
 
