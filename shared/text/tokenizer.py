@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # A batch is encoded in the thread that asks, and not in threads that a fork would lose.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+#: Longer lists of ids are decoded without the interpreter lock.
+_MAX_LOCKED_IDS = 1000
 _SPECIAL_KEYS = (
     "bos_token",
     "eos_token",
@@ -140,8 +142,14 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Return the text of `ids`; invalid ids are left out."""
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
-        return text
+        if len(ids) <= _MAX_LOCKED_IDS:
+            text: str = self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+            return text
+        # The library holds the interpreter lock for one list by itself.
+        texts: list[str] = self._tokenizer.decode_batch(
+            [ids], skip_special_tokens=skip_special_tokens
+        )
+        return texts[0]
 
     def token(self, token_id: int) -> str | None:
         """Return the vocabulary's spelling of a token, or None for an invalid id."""

@@ -37,11 +37,13 @@ def test_special_tokens_are_added_as_the_post_processor_says(tmp_path: Path) -> 
     assert tokenizer.decode(tokenizer.encode("a"), skip_special_tokens=False) == "<|bos|>a"
 
 
-def test_other_threads_run_while_a_text_is_encoded(model_dir: Path) -> None:
+def test_other_threads_run_while_a_text_is_encoded_or_decoded(model_dir: Path) -> None:
     tokenizer, text = Tokenizer.load(model_dir), "The quick brown fox. " * 5000
     assert runs_beside_others(lambda: tokenizer.encode(text))
     assert runs_beside_others(lambda: tokenizer.encode_with_offsets(text))
     assert runs_beside_others(lambda: tokenizer.encode_pair(text, text))
+    ids = tokenizer.encode(text)
+    assert runs_beside_others(lambda: tokenizer.decode(ids))
 
 
 def test_half_a_surrogate_pair_is_no_text(model_dir: Path) -> None:
