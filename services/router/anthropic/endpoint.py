@@ -19,6 +19,7 @@ from services.router.openai.reading.as_chat import chat_body, params_named, refu
 from services.router.openai.replies.answers import stream_answers
 from services.router.openai.replies.client_tap import ClientTap
 from services.router.openai.replies.responses import json_response
+from services.router.request.aside import aside
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -71,11 +72,13 @@ class Messages:
             message = f"{_VERSION_HEADER} must be {' or '.join(VERSIONS)}, not {version[:64]}"
             raise FieldError(message, param=_VERSION_HEADER)
         raw = await read_body(request, self._backend.limits)
-        body = parse_body(request, schema, raw, self._backend.unknown_fields)
+        body = await parse_body(request, schema, raw, self._backend.unknown_fields)
         refuse_fields(body, REFUSED)
         with params_named(NAMES):
             bounds = self._backend.formats.reasoning is not None
-            fields = chat_body(chat_fields(body, bounds_thinking=bounds))
+            fields = await aside(
+                len(raw), lambda: chat_body(chat_fields(body, bounds_thinking=bounds))
+            )
             return body, await self._chat.prepare(request, fields, raw, arrival_s)
 
 

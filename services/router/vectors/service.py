@@ -154,7 +154,7 @@ class Vectors:
         reader = self._reader(wish, facts)
         names = [param] if len(texts) == 1 else _each(param, len(texts))
         inputs = await aside(
-            sum(map(len, strings)),
+            sum(map(len, texts)),
             lambda: reader.read_all(texts, names),
         )
         return self._request(inputs, wish, facts, names)
@@ -221,7 +221,7 @@ class Vectors:
             for i, text in enumerate(documents)
         ]
         inputs = await aside(
-            sum(map(len, documents)),
+            sum(len(one) + len(other) for one, other, _ in pairs),
             lambda: [reader.read(one, other, params=names) for one, other, names in pairs],
         )
         names = [names[1] for *_, names in pairs]

@@ -70,7 +70,7 @@ class ChatCompletions:
     async def respond(self, request: Request, raw: bytes, arrival_s: float) -> Response:
         """Do as `create` with a body that has been read."""
         backend = self._backend
-        body = parse_body(request, ChatBody, raw, backend.unknown_fields)
+        body = await parse_body(request, ChatBody, raw, backend.unknown_fields)
         body = with_defaults(body, backend.answers)
         chat = await self.prepare(request, body, raw, arrival_s)
         tap = ClientTap()
@@ -110,21 +110,9 @@ class ChatCompletions:
         backend.require_answers()
         check_stream_options(body)
         max_tokens, max_tokens_param = _max_tokens(body)
-        use = read_tools(body, backend.limits)
-        params, plan = self._read_params(body, use, max_tokens)
-        prompt, tokenize_ms = await encode(raw, lambda: self._encode(body, use))
-        check_num_tokens(len(prompt.token_ids), backend.limits, param="messages")
-        check_prompt(
-            prompt.token_ids,
-            backend.models,
-            param="messages",
-            embeds=prompt.embeds,
-            max_tokens=max_tokens,
-            max_tokens_param=max_tokens_param,
+        (prompt, params, plan), tokenize_ms = await encode(
+            raw, lambda: self._read(body, max_tokens, max_tokens_param)
         )
-        text = prompt.text or ""
-        params = bound_thinking(params, backend.formats.reasoning, text, backend.tokenizer)
-        plan, params = plan.hold(params, text, backend.tokenizer)
         caller = backend.caller_of(request)
         [request_id] = generation_ids(request, _PREFIX, 1)
         generation = GenerationRequest(
@@ -143,7 +131,29 @@ class ChatCompletions:
             max_ttft_ms=body.max_ttft_ms,
             max_itl_ms=body.max_itl_ms,
         )
-        return PreparedChat(generation=generation, plan=plan, prompt=text)
+        return PreparedChat(generation=generation, plan=plan, prompt=prompt.text or "")
+
+    def _read(
+        self, body: ChatBody, max_tokens: int | None, max_tokens_param: str
+    ) -> tuple[Prompt, GenerationParams, ReadingPlan]:
+        """Return the prompt, the parameters, and how to parse the answers."""
+        backend = self._backend
+        use = read_tools(body, backend.limits)
+        params, plan = self._read_params(body, use, max_tokens)
+        prompt = self._encode(body, use)
+        check_num_tokens(len(prompt.token_ids), backend.limits, param="messages")
+        check_prompt(
+            prompt.token_ids,
+            backend.models,
+            param="messages",
+            embeds=prompt.embeds,
+            max_tokens=max_tokens,
+            max_tokens_param=max_tokens_param,
+        )
+        text = prompt.text or ""
+        params = bound_thinking(params, backend.formats.reasoning, text, backend.tokenizer)
+        plan, params = plan.hold(params, text, backend.tokenizer)
+        return prompt, params, plan
 
     def _read_params(
         self, body: ChatBody, use: ToolUse, max_tokens: int | None

@@ -20,6 +20,7 @@ from services.router.openai.reading.answer_defaults import with_defaults
 from services.router.openai.replies.answers import stream_answers
 from services.router.openai.replies.responses import add_usages, json_response
 from services.router.openai.schema.chat import ChatBody, ChatMessage
+from services.router.request.aside import aside
 from shared.generation.limits import check_answers
 
 if TYPE_CHECKING:
@@ -48,11 +49,11 @@ class ChatBatch:
         arrival_s = arrived_s(request)
         backend = self._backend
         raw = await read_body(request, backend.limits)
-        body = parse_body(request, ChatBatchBody, raw, backend.unknown_fields)
+        body = await parse_body(request, ChatBatchBody, raw, backend.unknown_fields)
         body = with_defaults(body, backend.answers)
         _check(body)
         check_answers(len(body.messages), 1, backend.limits, param="messages")
-        chats = [_one(body, i) for i in range(len(body.messages))]
+        chats = await aside(len(raw), lambda: _chats(body))
         replies = await unless_disconnected(
             request.receive, self._answer(request, chats, raw, arrival_s)
         )
@@ -93,10 +94,14 @@ def _check(body: ChatBatchBody) -> None:
         raise FieldError(message, param="use_beam_search")
 
 
-def _one(body: ChatBatchBody, index: int) -> ChatBody:
-    """Return the chat of one conversation."""
+def _chats(body: ChatBatchBody) -> list[ChatBody]:
+    """Return the chat of every conversation."""
     fields: dict[str, Any] = body.model_dump(exclude={"messages"}, exclude_unset=True)
-    messages = [message.model_dump(exclude_unset=True) for message in body.messages[index]]
+    return [_one(fields, conversation) for conversation in body.messages]
+
+
+def _one(fields: dict[str, Any], conversation: Conversation) -> ChatBody:
+    messages = [message.model_dump(exclude_unset=True) for message in conversation]
     try:
         return ChatBody.model_validate({**fields, "messages": messages})
     except pydantic.ValidationError as error:

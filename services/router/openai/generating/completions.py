@@ -54,7 +54,7 @@ class Completions:
     async def respond(self, request: Request, raw: bytes, arrival_s: float) -> Response:
         """Do as `create` with a body that has been read."""
         backend = self._backend
-        body = parse_body(request, CompletionBody, raw, backend.unknown_fields)
+        body = await parse_body(request, CompletionBody, raw, backend.unknown_fields)
         body = with_defaults(body, backend.answers)
         prompts, generations = await self.read(request, body, raw, arrival_s)
         reply = CompletionReply(
@@ -79,11 +79,7 @@ class Completions:
         asked = backend.models.resolve(body.model)
         backend.require_answers()
         check_stream_options(body)
-        params = self._read_params(body)
-        given = read_given(body, backend)
-        check_answers(len(given), params.num_sequences, backend.limits)
-        prompts, tokenize_ms = await encode(raw, lambda: given.encoded(body, backend))
-        fitted = self._fit(params, body, prompts)
+        (prompts, fitted), tokenize_ms = await encode(raw, lambda: self._read(body))
         caller = backend.caller_of(request)
         ids = generation_ids(request, _PREFIX, len(prompts))
         generations = [
@@ -106,6 +102,15 @@ class Completions:
             for i, prompt in enumerate(prompts)
         ]
         return prompts, generations
+
+    def _read(self, body: CompletionBody) -> tuple[list[Prompt], list[GenerationParams]]:
+        """Return the prompts, and the parameters of each."""
+        backend = self._backend
+        params = self._read_params(body)
+        given = read_given(body, backend)
+        check_answers(len(given), params.num_sequences, backend.limits)
+        prompts = given.encoded(body, backend)
+        return prompts, self._fit(params, body, prompts)
 
     def _read_params(self, body: CompletionBody) -> GenerationParams:
         max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens

@@ -88,7 +88,7 @@ class GenerativeScoring:
         arrival_s = arrived_s(request)
         backend = self._backend
         raw = await read_body(request, backend.limits)
-        body = parse_body(request, ScoringBody, raw, backend.unknown_fields)
+        body = await parse_body(request, ScoringBody, raw, backend.unknown_fields)
         asked = backend.models.resolve(body.model)
         self._check(body)
         prompts, tokenize_ms = await encode(raw, lambda: self._prompts(body))

@@ -65,7 +65,7 @@ class AbortEndpoint:
 
     async def _read(self, request: Request, schema: type[M]) -> M:
         raw = await read_body(request, self._common.limits)
-        return parse_body(request, schema, raw, self._common.unknown_fields)
+        return await parse_body(request, schema, raw, self._common.unknown_fields)
 
     async def _end(self, request: Request, ids: list[str] | None) -> Response:
         caller = self._common.caller_of(request)

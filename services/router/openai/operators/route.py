@@ -49,9 +49,9 @@ class RouteEndpoint:
     async def _read(self, request: Request, raw: bytes) -> GenerationRequest:
         arrival_s = arrived_s(request)
         if is_chat(raw):
-            body = parse_body(request, ChatBody, raw, self._backend.unknown_fields)
+            body = await parse_body(request, ChatBody, raw, self._backend.unknown_fields)
             return (await self._chat.prepare(request, body, raw, arrival_s)).generation
-        completion = parse_body(request, CompletionBody, raw, self._backend.unknown_fields)
+        completion = await parse_body(request, CompletionBody, raw, self._backend.unknown_fields)
         _, generations = await self._completions.read(request, completion, raw, arrival_s)
         if len(generations) != 1:
             message = f"prompt must be a single prompt here, not {len(generations)}"

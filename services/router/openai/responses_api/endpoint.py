@@ -26,6 +26,7 @@ from services.router.openai.responses_api.stored.conversation import (
 from services.router.openai.responses_api.stored.follow import followed
 from services.router.openai.responses_api.stored.record import Record, new_id, recorded
 from services.router.openai.responses_api.translate import NAMES, chat_fields
+from services.router.request.aside import aside
 from shared.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class Responses:
     async def _prepare(self, request: Request) -> tuple[ResponsesBody, PreparedChat]:
         arrival_s = arrived_s(request)
         raw = await read_body(request, self._backend.limits)
-        body = parse_body(request, ResponsesBody, raw, self._backend.unknown_fields)
+        body = await parse_body(request, ResponsesBody, raw, self._backend.unknown_fields)
         refuse_fields(body, REFUSED)
         _refuse_options(body)
         check_state(body, self._backend.responses)
@@ -96,7 +97,7 @@ class Responses:
             # Long conversations are tokenised in a thread, like long bodies.
             raw += items_json(before)
         with params_named(NAMES):
-            fields = chat_body(chat_fields(body))
+            fields = await aside(len(raw), lambda: chat_body(chat_fields(body)))
             return body, await self._chat.prepare(request, fields, raw, arrival_s)
 
     def _record(self, request: Request, body: ResponsesBody, keeper: ResponseKeeper) -> Record:

@@ -25,6 +25,7 @@ from services.router.openai.tokens_api.derender_schema import (
     DerenderCompletionBody,
 )
 from services.router.parsers.budget import end_of
+from services.router.request.aside import aside
 from services.router.request.generation import AnswerPiece
 from services.router.usage import Usage
 from shared.generation.params import GenerationParams
@@ -56,7 +57,7 @@ class DerenderEndpoints:
         """Return the reply to a chat whose answers are given as tokens."""
         backend = self._backend
         raw = await read_body(request, backend.limits)
-        body = parse_body(request, DerenderChatBody, raw, backend.unknown_fields)
+        body = await parse_body(request, DerenderChatBody, raw, backend.unknown_fields)
         model = backend.models.resolve(body.model).name
         chat = body.chat_request or ChatBody.model_validate(
             {"messages": [{"role": "user", "content": ""}]}
@@ -69,7 +70,9 @@ class DerenderEndpoints:
             include_reasoning=chat.include_reasoning is not False,
         )
         params = self._params(chat, shown=plan.shown_token_ids(backend.tokenizer))
-        pieces = self._pieces(reply_of, params, prompt_ids, body.prompt_tokens)
+        pieces = await aside(
+            len(raw), lambda: self._pieces(reply_of, params, prompt_ids, body.prompt_tokens)
+        )
         chat = chat.model_copy(update={"n": len(pieces)})
         reader = None if plan.is_plain else plan.new_reader(end_of(prompt_ids, backend.tokenizer))
         head = ChatHead(
@@ -86,7 +89,7 @@ class DerenderEndpoints:
         """Return the reply to prompts whose answers are given as tokens."""
         backend = self._backend
         raw = await read_body(request, backend.limits)
-        body = parse_body(request, DerenderCompletionBody, raw, backend.unknown_fields)
+        body = await parse_body(request, DerenderCompletionBody, raw, backend.unknown_fields)
         model = backend.models.resolve(body.model).name
         asked = body.completion_request or CompletionBody(prompt="")
         replies = body.generate_responses
@@ -94,9 +97,12 @@ class DerenderEndpoints:
         ids = _one_each("prompt_token_ids", body.prompt_token_ids, len(replies))
         params = self._params(asked)
         prompts = [ids[i] or replies[i].prompt_token_ids or [] for i in range(len(replies))]
-        pieces = [
-            self._pieces(each, params, prompts[i], counts[i]) for i, each in enumerate(replies)
-        ]
+        pieces = await aside(
+            len(raw),
+            lambda: [
+                self._pieces(each, params, prompts[i], counts[i]) for i, each in enumerate(replies)
+            ],
+        )
         n = len(pieces[0])
         if any(len(answers) != n for answers in pieces):
             message = "generate_responses must all have the same number of choices"

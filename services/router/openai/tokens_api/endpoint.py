@@ -42,7 +42,7 @@ class TokenGeneration:
         arrival_s = arrived_s(request)
         backend = self._backend
         raw = await read_body(request, backend.limits)
-        body = parse_body(request, GenerateBody, raw, backend.unknown_fields)
+        body = await parse_body(request, GenerateBody, raw, backend.unknown_fields)
         refuse_fields(body, REFUSED)
         refuse_unsupported(body.sampling_params)
         refuse_fields(body.sampling_params, REFUSED_SAMPLING)

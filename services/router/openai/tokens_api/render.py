@@ -92,7 +92,7 @@ class RenderEndpoints:
         """Return the tokens of a chat's prompt, and the parameters of its answers."""
         arrival_s = arrived_s(request)
         raw = await read_body(request, self._backend.limits)
-        body = parse_body(request, RenderChatBody, raw, self._backend.unknown_fields)
+        body = await parse_body(request, RenderChatBody, raw, self._backend.unknown_fields)
         _check(body)
         prepared = await self._chat.prepare(request, body, raw, arrival_s)
         if prepared.generation.embeds is not None:
@@ -109,7 +109,7 @@ class RenderEndpoints:
         """Return the tokens of every prompt, and the parameters of its answers."""
         arrival_s = arrived_s(request)
         raw = await read_body(request, self._backend.limits)
-        body = parse_body(request, RenderCompletionBody, raw, self._backend.unknown_fields)
+        body = await parse_body(request, RenderCompletionBody, raw, self._backend.unknown_fields)
         _check(body)
         if body.prompt_embeds:
             message = "prompt_embeds have no tokens to return: send them to /v1/completions"

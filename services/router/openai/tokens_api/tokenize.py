@@ -52,7 +52,7 @@ class TokenizeEndpoints:
     async def tokenize(self, request: Request) -> Response:
         """Return the tokens of a text, or of a conversation in the model's template."""
         raw = await read_body(request, self._backend.limits)
-        body = _parse(request, raw, self._backend)
+        body = await _parse(request, raw, self._backend)
         self._backend.models.resolve(body.model)
         if isinstance(body, TokenizeTextBody):
             check_texts([body.prompt], self._backend.limits, param="prompt")
@@ -63,14 +63,16 @@ class TokenizeEndpoints:
         """Return the text of tokens, special ones included."""
         backend = self._backend
         raw = await read_body(request, backend.limits)
-        body = parse_body(request, DetokenizeBody, raw, backend.unknown_fields)
+        body = await parse_body(request, DetokenizeBody, raw, backend.unknown_fields)
         backend.models.resolve(body.model)
-        check_vocabulary(body.tokens, backend.models, param="tokens")
-        backend.tokenizer.require_text("tokens")
-        text, _ = await encode(
-            raw, lambda: backend.tokenizer.decode(body.tokens, skip_special_tokens=False)
-        )
-        return json_response(Text(text))
+        text, _ = await encode(raw, lambda: self._text(body))
+        return json_response(text)
+
+    def _text(self, body: DetokenizeBody) -> Text:
+        tokenizer = self._backend.tokenizer
+        check_vocabulary(body.tokens, self._backend.models, param="tokens")
+        tokenizer.require_text("tokens")
+        return Text(tokenizer.decode(body.tokens, skip_special_tokens=False))
 
     def _tokens(self, body: TokenizeTextBody | TokenizeChatBody) -> Tokens:
         tokenizer = self._backend.tokenizer
@@ -98,9 +100,11 @@ class TokenizeEndpoints:
         return Tokens(len(ids), self._backend.models.max_model_len, ids, strings, spans)
 
 
-def _parse(request: Request, raw: bytes, backend: Backend) -> TokenizeTextBody | TokenizeChatBody:
+async def _parse(
+    request: Request, raw: bytes, backend: Backend
+) -> TokenizeTextBody | TokenizeChatBody:
     """Return the parsed body: its fields show which of the two kinds it is."""
     if is_chat(raw):
-        return parse_body(request, TokenizeChatBody, raw, backend.unknown_fields)
+        return await parse_body(request, TokenizeChatBody, raw, backend.unknown_fields)
     # The error for what is no JSON is this schema's, too.
-    return parse_body(request, TokenizeTextBody, raw, backend.unknown_fields)
+    return await parse_body(request, TokenizeTextBody, raw, backend.unknown_fields)

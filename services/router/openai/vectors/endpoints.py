@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 
-from services.router.openai.http.body import parse_body
+from services.router.openai.http.body import parse_body, read_body
 from services.router.openai.http.disconnect import unless_disconnected
 from services.router.openai.http.request_id import response_id
 from services.router.openai.replies.responses import json_response
@@ -28,6 +28,7 @@ from services.router.openai.vectors.shapes import (
     usage_body,
     written,
 )
+from services.router.request.aside import aside
 from shared.pooling.facts import PoolTask
 
 if TYPE_CHECKING:
@@ -97,9 +98,9 @@ class VectorEndpoints:
 
     async def prepare(self, request: Request, raw: bytes, arrival_s: float) -> VectorRequest:
         """Return the request of a body for embeddings. `raw` is the HTTP body as it came."""
-        body = parse_body(request, EmbeddingBody, raw, self._backend.unknown_fields)
+        body = await parse_body(request, EmbeddingBody, raw, self._backend.unknown_fields)
         wish = wish_of(request, body, self._backend, arrival_s, prefix=_EMBEDDING)
-        texts, param = texts_of(body, self._backend)
+        texts, param = await aside(len(raw), lambda: texts_of(body, self._backend))
         return await self._vectors.read(texts, wish, param=param)
 
     def _task(self, body: PoolingBody | PoolingChatBody) -> PoolTask:
@@ -111,7 +112,8 @@ class VectorEndpoints:
     async def _found(self, request: Request, body: Any, wish: Wish) -> tuple[VectorRequest, Found]:
         # The refusal of a model that makes none comes before those of fields.
         self._vectors.facts(wish.model, wish.task)
-        texts, param = texts_of(body, self._backend)
+        size = len(await read_body(request, self._backend.limits))
+        texts, param = await aside(size, lambda: texts_of(body, self._backend))
         asked = await self._vectors.read(texts, wish, param=param)
         return asked, await unless_disconnected(request.receive, self._vectors.found(asked))
 

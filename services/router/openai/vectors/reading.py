@@ -34,8 +34,8 @@ async def read_input(request: Request, backend: Backend, plain: type[P], chat: t
     """Return a body, which has texts, or the messages of a conversation."""
     raw = await read_body(request, backend.limits)
     if is_chat(raw):
-        return parse_body(request, chat, raw, backend.unknown_fields)
-    return parse_body(request, plain, raw, backend.unknown_fields)
+        return await parse_body(request, chat, raw, backend.unknown_fields)
+    return await parse_body(request, plain, raw, backend.unknown_fields)
 
 
 def wish_of(

@@ -50,7 +50,7 @@ class ScoreEndpoints:
         arrival_s = time.monotonic()
         backend = self._backend
         raw = await read_body(request, backend.limits)
-        body = parse_body(request, ScoreBody, raw, backend.unknown_fields)
+        body = await parse_body(request, ScoreBody, raw, backend.unknown_fields)
         wish = wish_of(request, body, backend, arrival_s, prefix=_SCORE)
         (first, second), names = _sides(body)
         work = self._vectors.scores(first, second, wish, params=names)
@@ -69,7 +69,7 @@ class ScoreEndpoints:
         arrival_s = time.monotonic()
         backend = self._backend
         raw = await read_body(request, backend.limits)
-        body = parse_body(request, RerankBody, raw, backend.unknown_fields)
+        body = await parse_body(request, RerankBody, raw, backend.unknown_fields)
         wish = wish_of(request, body, backend, arrival_s, prefix=_RERANK)
         documents = strings_of(body.documents)
         work = self._vectors.scores(strings_of(body.query), documents, wish)

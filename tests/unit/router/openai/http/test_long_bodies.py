@@ -1,0 +1,90 @@
+"""A long body is read beside the event loop: other coroutines run meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pytest
+from pydantic import AfterValidator
+from starlette.requests import Request
+
+from services.router.openai.http.body import INLINE_BYTES, parse_body
+from services.router.openai.http.unknown_fields import UnknownFields
+from services.router.openai.schema.base import RequestObject
+
+if TYPE_CHECKING:
+    import httpx
+
+    from tests.fakes.router.openai_api import OpenAIApi
+
+_TEXT = "a " * INLINE_BYTES
+_CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": _TEXT}], "max_tokens": 4}
+_GENERATING = "services.router.openai.generating"
+
+
+async def test_other_coroutines_run_while_a_body_is_parsed() -> None:
+    ran = threading.Event()
+
+    def waits(value: Any) -> Any:
+        assert ran.wait(timeout=10)
+        return value
+
+    class Waits(RequestObject):
+        text: Annotated[str, AfterValidator(waits)]
+
+    asyncio.get_running_loop().call_soon(ran.set)
+    body = b'{"text": "' + _TEXT.encode() + b'"}'
+    request = Request({"type": "http", "headers": [], "state": {}})
+    assert (await parse_body(request, Waits, body, UnknownFields())).text == _TEXT
+
+
+@pytest.mark.parametrize(
+    ("url", "body", "place"),
+    [
+        ("/v1/chat/completions", _CHAT, f"{_GENERATING}.chat.read_tools"),
+        ("/v1/chat/completions", _CHAT, f"{_GENERATING}.chat.check_prompt"),
+        ("/v1/chat/completions", _CHAT, "services.router.openai.http.body.is_too_deep"),
+        (
+            "/v1/chat/completions/batch",
+            {**_CHAT, "messages": [_CHAT["messages"]]},
+            f"{_GENERATING}.chat_batch._one",
+        ),
+        ("/v1/completions", {"prompt": _TEXT}, f"{_GENERATING}.completions.read_given"),
+        ("/v1/completions", {"prompt": _TEXT}, f"{_GENERATING}.completions.check_prompt"),
+        (
+            "/v1/responses",
+            {"input": _TEXT},
+            "services.router.openai.responses_api.endpoint.chat_fields",
+        ),
+        ("/v1/messages", _CHAT, "services.router.anthropic.endpoint.chat_fields"),
+        (
+            "/detokenize",
+            {"tokens": [1] * INLINE_BYTES},
+            "services.router.openai.tokens_api.tokenize.check_vocabulary",
+        ),
+    ],
+)
+async def test_what_grows_with_a_body_runs_in_a_thread(
+    api: OpenAIApi,
+    http: httpx.AsyncClient,
+    monkeypatch: pytest.MonkeyPatch,
+    url: str,
+    body: dict[str, Any],
+    place: str,
+) -> None:
+    module, name = place.rsplit(".", 1)
+    whole = getattr(import_module(module), name)
+    threads = []
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        threads.append(threading.current_thread())
+        return whole(*args, **kwargs)
+
+    monkeypatch.setattr(place, noted)
+    response = await http.post(url, json=body)
+    assert response.status_code in (200, 400), response.text
+    assert threads
+    assert threading.main_thread() not in threads
