@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
 from shared.errors import InvalidRequestError
@@ -27,6 +28,8 @@ T = TypeVar("T")
 
 MAX_LOGIT_BIAS = 100.0
 _UINT32 = 2**32
+#: Lists of bad words whose tokens are kept.
+_NUM_LISTS = 4
 #: Parameters that are about texts.
 _TEXTS = ("stop", "bad_words", "thinking_token_budget")
 #: Parameters with the same name for clients and workers; None: the model's default, otherwise the
@@ -49,6 +52,8 @@ class SamplingResolver:
         self._logprobs_mode = logprobs_mode
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
+        # The prompts of a request have the same words.
+        self._words = lru_cache(_NUM_LISTS)(self._bad_words)
 
     def resolve(
         self,
@@ -84,7 +89,7 @@ class SamplingResolver:
             "logit_bias": self._logit_bias(params.logit_bias),
             "allowed_token_ids": self._distinct(params.allowed_token_ids, "allowed_token_ids"),
             "logprob_token_ids": self._distinct(params.logprob_token_ids, "logprob_token_ids"),
-            "bad_words_token_ids": self._bad_words(params.bad_words),
+            "bad_words_token_ids": self._words(tuple(params.bad_words)),
             "eos_token_ids": self._tokenizer.eos_token_ids,
             "stop_token_ids": tuple(self._in_vocabulary(params.stop_token_ids, "stop_token_ids")),
             "thinking_budget": self._thinking_budget(params),
@@ -147,7 +152,8 @@ class SamplingResolver:
             return None
         if not ids:
             raise InvalidRequestError(f"{param} must not be empty", param=param)
-        return tuple(dict.fromkeys(self._in_vocabulary(ids, param)))
+        list(self._in_vocabulary((min(ids), max(ids)), param))
+        return tuple(dict.fromkeys(ids))
 
     def _thinking_budget(self, params: GenerationParams) -> ThinkingBudget | None:
         num_tokens, thinking = params.thinking_token_budget, params.thinking
@@ -159,7 +165,7 @@ class SamplingResolver:
         list(self._in_vocabulary((thinking.end_token_id,), BUDGET))
         return ThinkingBudget(max_tokens=num_tokens, thinking=thinking)
 
-    def _bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    def _bad_words(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         """Return each word's tokens at the beginning of a text and after a space.
 
         A form after a space that ends with the tokens of the other form is redundant. vLLM omits

@@ -39,8 +39,8 @@ class Job:
     estimated_adapter_ms: float = 0.0
     first_token_s: float | None = None
     last_token_s: float | None = None
-    #: Hashes of the prompt's blocks; None until routing needs them.
-    block_hashes: BlockHashes | None = None
+    #: Hashes of the prompt's blocks, of the namespaces that routing has needed.
+    block_hashes: BlockHashes = field(default_factory=dict)
     #: The weights that its answers are pinned to.
     pin: Pin = field(default_factory=Pin)
     streams: list[AnswerStream] = field(default_factory=list)

@@ -21,7 +21,6 @@ from services.router.answer.wire import candidate_to_wire, prefix_sources_to_wir
 from services.router.request.embeds_policy import NO_EMBEDS, EmbedsPolicy
 from services.router.request.generation import AnswerPiece
 from services.router.request.no_answers import no_answers
-from services.router.routing.hashes import NO_HASHES
 from shared.errors import (
     BatonError,
     DeadlineError,
@@ -99,8 +98,9 @@ class Pipeline:
         """See Generator."""
         if self._endpoints.makes_only_vectors:
             raise no_answers(request.model)
-        self._embeds.check(request, (job.request for job in self._running.values()))
-        job = self._planner.plan(request, self._unique_id(request.request_id))
+        job = await self._planner.planned(request, request.request_id)
+        self._embeds.check(request, (other.request for other in self._running.values()))
+        job.request_id = self._unique_id(request.request_id)
         num_tokens, tenant, priority = job.num_prompt_tokens, request.tenant, request.priority
         if job.is_bounded:
             wait_s = await self._admission.expected_wait_s(
@@ -208,9 +208,11 @@ class Pipeline:
                 num_tokens += len(piece.token_ids)
                 ended = piece.finish_reason is not None
                 if others and (ended or num_tokens >= num_tokens_before):
-                    for stream in others:
-                        merge.add(self._attempts(job, stream, leader.route or route, follows=True))
-                    others = []
+                    rest, others = others, []
+                    merge.add_all(
+                        self._attempts(job, stream, leader.route or route, follows=True)
+                        for stream in rest
+                    )
                 yield piece
 
     async def _attempts(
@@ -331,7 +333,7 @@ class Pipeline:
             sessions=self._sessions,
             request=request,
             timeout_s=job.remaining_s(),
-            block_hashes=job.block_hashes or NO_HASHES,
+            block_hashes=job.block_hashes,
             follows=follows,
             span=span,
         )

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from services.router.answer.job import Job
 from services.router.answer.pin import Pin, weights_of
 from services.router.answer.ttft_margin import TtftMargin
+from services.router.request.aside import aside
 from services.router.request.owner import owned_by
 from services.router.request.resume import check_resumed, resumed_identity
 from services.router.routing.base import PrefixSource, RoutingRequest
 from services.router.routing.chooser import MAX_SOURCES
 from services.router.routing.explain import explain
-from services.router.routing.hashes import NO_HASHES, hashed
+from services.router.routing.hashes import NO_SPACES, hashed
 from shared.errors import BatonError, InvalidRequestError, NoWorkerError, UnsupportedError
 from shared.request.beam_search import check_beam_search
 from shared.request.hidden_states import NO_HIDDEN_STATES
@@ -39,11 +40,13 @@ if TYPE_CHECKING:
     from services.router.routing.base import Route
     from services.router.routing.chooser import WorkerChooser
     from services.router.routing.explain import Explanation
-    from services.router.routing.hashes import BlockHashes
+    from services.router.routing.hashes import BlockHashes, HashSpaces
     from shared.generation.resolver import SamplingResolver
     from shared.identity import WorkerId
     from shared.request.hidden_states import HiddenStatesPolicy
 
+#: Tokens and characters of a request that is planned in some milliseconds.
+INLINE_SIZE = 4096
 _INT32 = 2**31
 
 
@@ -82,6 +85,17 @@ class AnswerPlanner:
     def policy_name(self) -> str:
         """Name of the routing policy."""
         return self._chooser.policy.name
+
+    async def planned(self, request: GenerationRequest, request_id: str) -> Job:
+        """Do as `plan`, beside the event loop if it takes long, and hash the prompt's blocks."""
+        spaces = self._chooser.hash_spaces()
+
+        def work() -> Job:
+            job = self.plan(request, request_id)
+            self._hash_prompt(job, spaces)
+            return job
+
+        return await aside(_size(request), work, inline=INLINE_SIZE)
 
     def plan(self, request: GenerationRequest, request_id: str) -> Job:
         """Check the request without a call to a worker; return its job.
@@ -207,16 +221,23 @@ class AnswerPlanner:
 
     def _block_hashes(self, job: Job, token_ids: Sequence[int]) -> BlockHashes:
         """Return block hashes of the prompt and `token_ids`; the prompt's are computed once."""
+        spaces = self._chooser.hash_spaces()
         if token_ids:
-            return self._hashed(job, (*job.request.prompt_token_ids, *token_ids))
-        if job.block_hashes is None:
-            # Prompt logprobs require the prompt's computation: they turn reuse off.
-            wanted = job.sampling.prompt_logprobs is None
-            prompt = job.request.prompt_token_ids
-            job.block_hashes = self._hashed(job, prompt) if wanted else NO_HASHES
-        return job.block_hashes
+            return self._hashed(job, (*job.request.prompt_token_ids, *token_ids), spaces)
+        return self._hash_prompt(job, spaces)
 
-    def _hashed(self, job: Job, token_ids: Sequence[int]) -> BlockHashes:
+    def _hash_prompt(self, job: Job, spaces: HashSpaces) -> BlockHashes:
+        """Add the hashes of the prompt that the job lacks; return those of `spaces`."""
+        # Prompt logprobs require the prompt's computation: they turn reuse off.
+        if job.sampling.prompt_logprobs is not None:
+            spaces = NO_SPACES
+        new = {name: size for name, size in spaces.items() if name not in job.block_hashes}
+        if new:
+            found = self._hashed(job, job.request.prompt_token_ids, new)
+            job.block_hashes = {**job.block_hashes, **found}
+        return {name: job.block_hashes[name] for name in spaces}
+
+    def _hashed(self, job: Job, token_ids: Sequence[int], spaces: HashSpaces) -> BlockHashes:
         request = job.request
         identify = partial(
             identity_of,
@@ -224,7 +245,18 @@ class AnswerPlanner:
             embeds=request.embeds,
             adapter=b"" if request.adapter is None else request.adapter.digest,
         )
-        return hashed(self._chooser.hash_spaces(), token_ids, identify)
+        return hashed(spaces, token_ids, identify)
+
+
+def _size(request: GenerationRequest) -> int:
+    """Return what the time to plan a request grows with."""
+    params = request.params
+    return (
+        len(request.prompt_token_ids)
+        + len(params.allowed_token_ids or ())
+        + sum(map(len, params.bad_words))
+        + (0 if params.grammar is None else len(params.grammar.text))
+    )
 
 
 def _from_drained(route: Route, losses: Losses, *, num_tokens: int) -> Route:

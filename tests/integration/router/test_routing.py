@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,17 +12,20 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from baton.v1 import common_pb2
+from services.router.answer import planner as answer_planner
 from services.router.doors.app import create_app
 from services.router.openai.catalogue import one_model
 from services.router.routing.base import RoutingRequest
 from services.router.routing.places.mode import PlacementMode
 from shared.directory.base import BlockUpdate
 from shared.errors import OverloadedError
+from shared.generation.resolver import SamplingResolver
 from shared.identity import Role
 from shared.kv.identity import KVIdentity
 from tests.fakes.scripted.decode import Script, Step, say
 
 if TYPE_CHECKING:
+    from shared.request.sampling_params import SamplingParams
     from tests.fakes.scripted.decode import ScriptedDecode
     from tests.integration.router.conftest import Bench
 
@@ -185,3 +189,35 @@ async def test_a_full_queue_counts_in_the_prediction(bench: Bench) -> None:
     planner.check(job, wait_s=0.0)
     with pytest.raises(OverloadedError):
         planner.check(job, wait_s=2.0)
+
+
+async def test_a_long_prompt_is_planned_beside_the_event_loop(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planner, main = bench.parts.planner, threading.main_thread()
+    decode, _ = await _cluster(bench)
+    planned_in, hashed_in = [], []
+    resolve, hash_blocks = SamplingResolver.resolve, KVIdentity.hash_blocks
+
+    def noted_resolve(*args: Any, **kwargs: Any) -> SamplingParams:
+        planned_in.append(threading.current_thread())
+        return resolve(*args, **kwargs)
+
+    def noted_hash(*args: Any) -> list[bytes]:
+        hashed_in.append(threading.current_thread())
+        return hash_blocks(*args)
+
+    monkeypatch.setattr(SamplingResolver, "resolve", noted_resolve)
+    monkeypatch.setattr(KVIdentity, "hash_blocks", noted_hash)
+    monkeypatch.setattr(answer_planner, "INLINE_SIZE", len(PROMPT) - 1)
+    long = replace(bench.request(), prompt_token_ids=tuple(PROMPT))
+    await bench.answer(long)
+    assert len(decode.requests) == 1
+    assert planned_in == hashed_in
+    assert main not in planned_in
+    # A namespace that comes while the request waits is hashed when it is routed.
+    job = planner.plan(long, "r")
+    job.block_hashes = {"00": [b""]}
+    planner.route(job)
+    assert set(job.block_hashes) == {"00", NAMESPACE.hex()}
+    assert hashed_in[1:] == [main]

@@ -92,6 +92,24 @@ def test_a_form_after_a_space_of_its_own_is_not_said_twice() -> None:
     assert words == ((TOKENIZER.token_id("<think>"),),)
 
 
+def test_bad_words_are_tokenised_once_for_all_prompts_of_a_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encode, texts = Tokenizer.encode, []
+
+    def noted(self: Tokenizer, text: str, add_special_tokens: bool = True) -> list[int]:
+        texts.append(text)
+        return encode(self, text, add_special_tokens)
+
+    monkeypatch.setattr(Tokenizer, "encode", noted)
+    resolver = SamplingResolver(TOKENIZER, vocab_size=VOCAB_SIZE)
+    for prompt in ((1,), (2,), (3,)):
+        params = GenerationParams(bad_words=("fox", "hound"))
+        found = resolver.resolve(params, prompt_token_ids=prompt, max_model_len=9)
+        assert found.bad_words_token_ids
+    assert texts == ["fox", " fox", "hound", " hound"]
+
+
 def test_logit_bias_is_clamped() -> None:
     assert _resolve(logit_bias={3: 1e9, 4: -500.0}).logit_bias == {3: 100.0, 4: -100.0}
 
