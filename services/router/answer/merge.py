@@ -7,12 +7,14 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Iterable
 
 T = TypeVar("T")
 
 #: Bound on buffered items: a slow reader slows the streams down, instead of filling memory.
 MAX_WAITING = 64
+#: Streams that begin before the event loop looks at others.
+AT_ONCE = 4
 
 
 class Merge(Generic[T]):
@@ -30,6 +32,10 @@ class Merge(Generic[T]):
         """Start to read a stream."""
         self._tasks.add(asyncio.create_task(self._read(stream)))
 
+    def add_all(self, streams: Iterable[AsyncGenerator[T, None]]) -> None:
+        """Start to read streams, a few at a time: others run meanwhile."""
+        self._tasks.add(asyncio.create_task(self._start(streams)))
+
     async def items(self) -> AsyncGenerator[T, None]:
         """Yield the items of all streams. The first error of any stream ends it."""
         try:
@@ -44,6 +50,15 @@ class Merge(Generic[T]):
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _start(self, streams: Iterable[AsyncGenerator[T, None]]) -> None:
+        for number, stream in enumerate(streams, 1):
+            self.add(stream)
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
+        task = asyncio.current_task()
+        if task is not None:
+            await self._queue.put(task)
 
     async def _read(self, stream: AsyncGenerator[T, None]) -> None:
         task = asyncio.current_task()

@@ -81,6 +81,8 @@ class VectorPipeline:
         try:
             for _ in range(MAX_AT_ONCE):
                 begin_next()
+                # Its blocks' hashes and its route are found before those of the next one.
+                await asyncio.sleep(0)
             while running:
                 task = await ended.get()
                 if task is None:

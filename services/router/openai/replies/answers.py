@@ -37,8 +37,7 @@ async def _merged(
     generator: Generator, requests: Sequence[GenerationRequest]
 ) -> AsyncGenerator[Part]:
     merge: Merge[Part] = Merge()
-    for place, request in enumerate(requests):
-        merge.add(_answers(generator, request, place))
+    merge.add_all(_answers(generator, request, place) for place, request in enumerate(requests))
     async with aclosing(merge.items()) as parts:
         async for part in parts:
             yield part

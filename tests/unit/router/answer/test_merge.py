@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
 
-from services.router.answer.merge import MAX_WAITING, Merge
+from services.router.answer.merge import AT_ONCE, MAX_WAITING, Merge
 from shared.errors import WorkerLostError
 
 if TYPE_CHECKING:
@@ -73,3 +74,33 @@ async def test_a_slow_reader_slows_the_streams_down() -> None:
             await asyncio.sleep(0)
         assert source.num_given <= MAX_WAITING + 2
     assert source.closed
+
+
+async def test_other_coroutines_run_while_many_streams_begin() -> None:
+    merge: Merge[int] = Merge()
+    sources = [Source(1) for _ in range(100)]
+    num_begun = []
+
+    async def look() -> None:
+        while len(num_begun) < 10:
+            num_begun.append(sum(source.num_given for source in sources))
+            await asyncio.sleep(0)
+
+    merge.add_all(source.items() for source in sources)
+    beside = asyncio.create_task(look())
+    async with aclosing(merge.items()) as items:
+        assert len([item async for item in items]) == len(sources)
+    await beside
+    steps = [later - earlier for earlier, later in pairwise(num_begun)]
+    assert max(steps) <= AT_ONCE
+    assert all(source.closed for source in sources)
+
+
+async def test_streams_that_have_not_begun_never_do_after_an_error() -> None:
+    merge: Merge[int] = Merge()
+    sources = [Source(0, error=WorkerLostError("gone")), *(Source(1) for _ in range(100))]
+    merge.add_all(source.items() for source in sources)
+    with pytest.raises(WorkerLostError):
+        await _read_all(merge)
+    assert sum(source.num_given for source in sources) < 50
+    assert all(task is asyncio.current_task() for task in asyncio.all_tasks())
