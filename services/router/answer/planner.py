@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from services.router.answer.job import Job
 from services.router.answer.pin import Pin, weights_of
 from services.router.answer.ttft_margin import TtftMargin
-from services.router.request.aside import aside
 from services.router.request.owner import owned_by
 from services.router.request.resume import check_resumed, resumed_identity
 from services.router.routing.base import PrefixSource, RoutingRequest
 from services.router.routing.chooser import MAX_SOURCES
 from services.router.routing.explain import explain
 from services.router.routing.hashes import NO_SPACES, hashed
+from shared.aside import aside
 from shared.errors import BatonError, InvalidRequestError, NoWorkerError, UnsupportedError
 from shared.request.beam_search import check_beam_search
 from shared.request.hidden_states import NO_HIDDEN_STATES

@@ -19,7 +19,7 @@ from services.router.openai.reading.as_chat import chat_body, params_named, refu
 from services.router.openai.replies.answers import stream_answers
 from services.router.openai.replies.client_tap import ClientTap
 from services.router.openai.replies.responses import json_response
-from services.router.request.aside import aside
+from shared.aside import aside
 
 if TYPE_CHECKING:
     from typing import TypeVar

@@ -17,9 +17,9 @@ from services.router.grpc.answers import AnswerWriter
 from services.router.grpc.chat import read_chat
 from services.router.grpc.wire import params_from_wire, read_rows, resumed_from_wire
 from services.router.parsers.budget import bound_thinking, end_of
-from services.router.request.aside import aside
 from services.router.request.generation import GenerationRequest
 from services.router.request.request_name import RULE, is_request_name
+from shared.aside import aside
 from shared.errors import InvalidRequestError, UnsupportedError
 from shared.generation.limits import (
     check_num_tokens,

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from services.router.admission.tenant import ANONYMOUS, Tenant
-from services.router.request.aside import aside
 from services.router.request.no_answers import no_answers
 from services.router.usage import Usage
 from services.router.vectors.request import VectorRequest
+from shared.aside import aside
 from shared.errors import InternalError, InvalidRequestError, NoWorkerError, UnsupportedError
 from shared.generation.limits import (
     DEFAULT_LIMITS,

@@ -20,7 +20,7 @@ from services.router.openai.reading.answer_defaults import with_defaults
 from services.router.openai.replies.answers import stream_answers
 from services.router.openai.replies.responses import add_usages, json_response
 from services.router.openai.schema.chat import ChatBody, ChatMessage
-from services.router.request.aside import aside
+from shared.aside import aside
 from shared.generation.limits import check_answers
 
 if TYPE_CHECKING:

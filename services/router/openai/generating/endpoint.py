@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from services.router.openai.http.disconnect import unless_disconnected
 from services.router.openai.replies.responses import json_response
 from services.router.openai.replies.sse import DATA_EDGE, EventWriter, stream_events
-from services.router.request.aside import aside
+from shared.aside import aside
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterable, Callable

@@ -13,7 +13,7 @@ from services.router.openai.http.request_id import adopt_id
 from services.router.openai.schema.base import RequestObject
 from services.router.openai.schema.kinds import UNSUPPORTED
 from services.router.openai.schema.unsupported import refuse_unsupported
-from services.router.request.aside import aside
+from shared.aside import aside
 from shared.errors import PayloadTooLargeError, UnsupportedError
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from services.router.openai.responses_api.stored.conversation import (
 from services.router.openai.responses_api.stored.follow import followed
 from services.router.openai.responses_api.stored.record import Record, new_id, recorded
 from services.router.openai.responses_api.translate import NAMES, chat_fields
-from services.router.request.aside import aside
+from shared.aside import aside
 from shared.errors import UnsupportedError
 
 if TYPE_CHECKING:

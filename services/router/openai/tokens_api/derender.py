@@ -25,9 +25,9 @@ from services.router.openai.tokens_api.derender_schema import (
     DerenderCompletionBody,
 )
 from services.router.parsers.budget import end_of
-from services.router.request.aside import aside
 from services.router.request.generation import AnswerPiece
 from services.router.usage import Usage
+from shared.aside import aside
 from shared.generation.params import GenerationParams
 from shared.request.answer import FinishReason
 from shared.request.repetition import text_end

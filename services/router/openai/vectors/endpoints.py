@@ -28,7 +28,7 @@ from services.router.openai.vectors.shapes import (
     usage_body,
     written,
 )
-from services.router.request.aside import aside
+from shared.aside import aside
 from shared.pooling.facts import PoolTask
 
 if TYPE_CHECKING:
