@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING
 
 from baton.v1 import decode_pb2
 from services.decode.account import Account
 from services.decode.decider import PrefillPlace
 from services.decode.prefill_attempt import Destination, HandOffReport
+from shared.aside import aside
 from shared.engine.sequence.events import Admitted, Failed, Landing, NewTokens
 from shared.engine.sequence.request import EngineRequest, KVSource
 from shared.engine.sequence.stop import finish_reason_for
 from shared.request.adapter_ref import adapter_from_wire
+from shared.request.answer import num_candidates
 from shared.request.embeds_wire import embeds_from_wire, ids_from_wire
 from shared.request.wire import (
     finish_reason_to_wire,
@@ -105,8 +108,11 @@ class DecodeCall:
                                 yield piece
                                 if piece.finish_reason:
                                     return
-                    case NewTokens():
+                    case NewTokens(prompt_logprobs=None):
                         yield self._piece(event)
+                    case NewTokens():
+                        size = num_candidates(event.prompt_logprobs or ())
+                        yield await aside(size, partial(self._piece, event))
                     case Failed():
                         raise event.error
                     case _:

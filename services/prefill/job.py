@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
 from baton.v1 import prefill_pb2
 from services.prefill.publisher import Publisher
+from shared.aside import aside
 from shared.engine.sequence.events import (
     Admitted,
     Computed,
@@ -17,6 +19,7 @@ from shared.engine.sequence.events import (
     NewTokens,
 )
 from shared.errors import InternalError, TransferError
+from shared.request.answer import num_candidates
 from shared.request.wire import logprobs_to_wire, prompt_logprobs_to_wire
 
 if TYPE_CHECKING:
@@ -110,7 +113,9 @@ class PrefillJob:
                     self._advance_layers(event.num_layers)
                 case NewTokens():
                     self.sampled_s = time.monotonic()
-                    yield prefill_pb2.PrefillResponse(first_token=_first_token(event))
+                    size = num_candidates(event.prompt_logprobs or ())
+                    first = await aside(size, partial(_first_token, event))
+                    yield prefill_pb2.PrefillResponse(first_token=first)
                 case Failed():
                     raise event.error
         done = await self._finish()

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence, Sized
 
 
 class FinishReason(StrEnum):
@@ -30,3 +34,18 @@ class PositionLogprobs:
 
     chosen: TokenLogprob
     top: tuple[TokenLogprob, ...] = ()
+
+
+class Candidates(Protocol):
+    """A position with alternatives: a record here, a message, or what a client gets."""
+
+    @property
+    def top(self) -> Sized:
+        """The alternatives."""
+        ...
+
+
+def num_candidates(positions: Sequence[Candidates | None]) -> int:
+    """Return how many log probabilities these positions have, if all have as many as the last."""
+    last = positions[-1] if positions else None
+    return 0 if last is None else len(positions) * (1 + len(last.top))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,8 +16,10 @@ from services.router.request.generation import AnswerPiece
 from services.router.request.resume import PARAM
 from services.router.routing.learn import learn_decode, learn_prefill
 from services.router.workers.pieces import PlainPiece, is_full, merged
+from shared.aside import aside
 from shared.directory.generations import identity_of
 from shared.errors import BatonError, InvalidRequestError
+from shared.request.answer import num_candidates
 from shared.request.repetition import repeats_as, text_end
 from shared.request.wire import finish_reason_from_wire
 from shared.text.answer_text import AnswerText
@@ -126,7 +129,7 @@ class AnswerStream:
         try:
             while True:
                 for news in _merged(await answer.read(take)):
-                    piece = passage.last or self._made(news)
+                    piece = passage.last or await self._made(news)
                     if identity:
                         piece = msgspec.structs.replace(piece, identity=identity)
                         identity = ""
@@ -184,10 +187,14 @@ class AnswerStream:
         if usage.completion_tokens == self.num_tokens and not _waits_apart(call):
             learn_decode(call.route, booking, timings, num_output_tokens=self.num_tokens)
 
-    def _made(self, news: Piece) -> AnswerPiece:
+    async def _made(self, news: Piece) -> AnswerPiece:
         if isinstance(news, PlainPiece):
             return self.plain_piece(news.token_ids)
-        return self._piece(news)
+        if not news.HasField("prompt_logprobs"):
+            return self._piece(news)
+        # The answer has no tokens yet: nothing is given to the outlet meanwhile.
+        size = num_candidates(news.prompt_logprobs.positions)
+        return await aside(size, partial(self._piece, news))
 
     def plain_piece(self, plain_ids: Sequence[int]) -> AnswerPiece:
         """Return the piece of nearly all steps; `_piece` makes the same of a message."""

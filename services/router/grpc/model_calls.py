@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING
 
 from structlog.contextvars import bind_contextvars
@@ -28,6 +29,7 @@ from shared.generation.limits import (
     texts_in,
 )
 from shared.generation.truncation import read_truncation, special_head
+from shared.request.answer import num_candidates
 from shared.request.beam_search import require_no_constraints
 from shared.request.prompt_embeds import known_tokens
 from shared.telemetry.trace_context import INCOMING, Incoming, metadata_in
@@ -177,7 +179,11 @@ class ModelCalls:
         async with aclosing(answers) as pieces:
             async for piece in pieces:
                 for part in small_parts(piece):
-                    yield writer.write(request_id, part, resumed=bool(generation.resumed))
+                    write = partial(
+                        writer.write, request_id, part, resumed=bool(generation.resumed)
+                    )
+                    details = part.prompt_details
+                    yield await aside(num_candidates(details), write) if details else write()
         # An error has metadata of its own, with the time until a retry makes sense.
         context.set_trailing_metadata(tuple(self._rate_headers(generation.tenant)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from shared.request.logprobs_mode import LogprobsMode
 from shared.request.sampling_params import SamplingParams
 from shared.request.wire import sampling_to_wire
+from tests.fakes.processes.call_threads import threads_of
 from tests.fakes.worker.live_worker import live_pair
 from tests.integration.worker.asking import assert_idle, prompt_of
 
@@ -29,8 +31,12 @@ def numbers(position: Any) -> list[float]:
 
 
 async def test_both_workers_report_the_same_numbers(
-    checkpoint: Path, oracle: LLM, tmp_path: Path
+    checkpoint: Path, oracle: LLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    threads = {
+        role: threads_of(monkeypatch, f"services.{role}.prompt_logprobs_to_wire")
+        for role in ("prefill.job", "decode.answer")
+    }
     found: dict[LogprobsMode, list[list[float]]] = {}
     async with live_pair(checkpoint, tmp_path, "shm") as (prefill, decode):
         for mode in LogprobsMode:
@@ -53,6 +59,11 @@ async def test_both_workers_report_the_same_numbers(
             assert whole.prompt_logprobs is not None
             for got, want in zip(scores.positions[1:], whole.prompt_logprobs[1:], strict=True):
                 assert numbers(got) == pytest.approx(numbers(want), abs=1e-4)
+        # So many take a while, which other calls must not wait for.
+        for helper in (prefill, None):
+            many = {"max_tokens": 1, "prompt_logprobs": 30}
+            assert [p async for p in decode.pieces(PROMPT, prefill=helper, **many)]
+        assert all(found[-1] is not threading.main_thread() for found in threads.values())
         await assert_idle(prefill, decode)
     firsts = {mode: rows[0][0] for mode, rows in found.items()}
     lasts = {mode: rows[-1][0] for mode, rows in found.items()}

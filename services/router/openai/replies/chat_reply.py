@@ -19,16 +19,17 @@ from services.router.openai.replies.chat_shapes import (
     delta_of,
     message_of,
 )
-from services.router.openai.replies.collect import collect, stop_reason
+from services.router.openai.replies.collect import collect, num_details, stop_reason
 from services.router.openai.replies.hidden_states import hidden_states
 from services.router.openai.replies.logprobs import chat_logprobs, label_of, prompt_logprobs
 from services.router.openai.replies.responses import FINGERPRINT, EventTemplate, Tally, event
 from services.router.parsers.events import ContentDelta, Finish
+from shared.aside import aside
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, AsyncIterator
+    from collections.abc import AsyncIterable, AsyncIterator, Sequence
 
-    from services.router.openai.replies.collect import CollectedAnswer
+    from services.router.openai.replies.collect import Collected, CollectedAnswer
     from services.router.openai.schema.chat import ChatBody
     from services.router.parsers.events import ChatReader
     from services.router.request.generation import AnswerPiece
@@ -192,11 +193,14 @@ class ChatReply:
 
     async def whole(self, parts: AsyncIterable[tuple[int, AnswerPiece]]) -> ChatCompletion:
         """Return all answers in one object."""
-        head = self._head
         answers = [WholeAnswer() for _ in range(self._n)]
         if self._reader is not None:
             parts = _read(parts, self._reader, answers)
-        [collected] = await collect(parts, num_prompts=1, n=self._n, tally=self._tally)
+        found = await collect(parts, num_prompts=1, n=self._n, tally=self._tally)
+        return await aside(num_details(found), lambda: self._completion(found[0], answers))
+
+    def _completion(self, collected: Collected, answers: Sequence[WholeAnswer]) -> ChatCompletion:
+        head = self._head
         reply = ChatCompletion(
             id=head.id,
             created=self._created,

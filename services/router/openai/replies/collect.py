@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from shared.request.answer import num_candidates
+
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable
+    from collections.abc import AsyncIterable, Sequence
 
     from services.router.openai.replies.responses import Tally
     from services.router.request.generation import AnswerPiece, TokenDetail
@@ -52,6 +54,15 @@ async def collect(
             answer.stop_reason = stop_reason(piece)
             answer.weight_version = piece.weight_version
     return prompts
+
+
+def num_details(prompts: Sequence[Collected]) -> int:
+    """Return how many log probabilities there are to write."""
+    return sum(
+        num_candidates(prompt.prompt_details or ())
+        + sum(num_candidates(answer.details) for answer in prompt.answers)
+        for prompt in prompts
+    )
 
 
 def stop_reason(piece: AnswerPiece) -> str | int | None:

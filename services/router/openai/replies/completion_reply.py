@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from services.router.openai.replies.collect import CollectedAnswer, collect, stop_reason
+from services.router.openai.replies.collect import (
+    Collected,
+    CollectedAnswer,
+    collect,
+    num_details,
+    stop_reason,
+)
 from services.router.openai.replies.hidden_states import HiddenStates, hidden_states
 from services.router.openai.replies.logprobs import (
     CompletionLogprobs,
@@ -25,6 +31,7 @@ from services.router.openai.replies.responses import (
     UsageBody,
     event,
 )
+from shared.aside import aside
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Sequence
@@ -158,6 +165,9 @@ class CompletionReply:
         """Return all answers in one object."""
         num_prompts = len(self._prompts)
         prompts = await collect(parts, num_prompts=num_prompts, n=self._n, tally=self._tally)
+        return await aside(num_details(prompts), lambda: self._whole(prompts))
+
+    def _whole(self, prompts: Sequence[Collected]) -> Completion:
         choices = []
         for place, collected in enumerate(prompts):
             if collected.prompt_details is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET, UnsetType
 
-from services.router.openai.replies.collect import collect, stop_reason
+from services.router.openai.replies.collect import collect, num_details, stop_reason
 from services.router.openai.replies.hidden_states import hidden_states
 from services.router.openai.replies.logprobs import chat_logprobs, label_of, prompt_logprobs
 from services.router.openai.replies.responses import Tally, event
@@ -18,10 +18,12 @@ from services.router.openai.tokens_api.shapes import (
     WeightVersion,
     token_logprobs,
 )
+from shared.aside import aside
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Sequence
 
+    from services.router.openai.replies.collect import Collected
     from services.router.openai.replies.hidden_states import HiddenStates
     from services.router.openai.replies.logprobs import ChatLogprobs
     from services.router.openai.tokens_api.schema import GenerateBody
@@ -86,7 +88,10 @@ class GenerateReply:
 
     async def whole(self, parts: AsyncIterable[tuple[int, AnswerPiece]]) -> Generated:
         """Return all answers in one object."""
-        [found] = await collect(parts, num_prompts=1, n=self._n, tally=self._tally)
+        found = await collect(parts, num_prompts=1, n=self._n, tally=self._tally)
+        return await aside(num_details(found), lambda: self._whole(found[0]))
+
+    def _whole(self, found: Collected) -> Generated:
         reply = self._generated(
             [
                 GeneratedChoice(

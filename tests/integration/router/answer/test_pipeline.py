@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ import pytest
 from baton.v1 import common_pb2, decode_pb2
 from shared.identity import Role
 from shared.request.answer import FinishReason
+from tests.fakes.processes.call_threads import threads_of
 from tests.fakes.scripted.decode import Script, Step, never, one_by_one, say
 
 if TYPE_CHECKING:
@@ -201,6 +203,23 @@ async def test_logprobs_come_with_texts_and_bytes(bench: Bench) -> None:
     assert answer.last.prompt_details is not None
     assert answer.last.prompt_details[0] is None
     assert answer.last.prompt_details[1] == detail
+
+
+async def test_log_probabilities_of_a_long_prompt_are_read_in_a_thread(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    position = common_pb2.PositionLogprobs(
+        chosen=common_pb2.TokenLogprob(token_id=5, logprob=-0.5, rank=1),
+        top=[common_pb2.TokenLogprob(token_id=5, logprob=-0.5, rank=1)] * 20,
+    )
+    prompt = common_pb2.PromptLogprobs(positions=[common_pb2.PositionLogprobs(), *[position] * 99])
+    extra = decode_pb2.DecodeResponse(prompt_logprobs=prompt)
+    await bench.add_worker(Script([Step(token_ids=(5,), extra=extra)]))
+    threads = threads_of(monkeypatch, "services.router.answer.stream.prompt_details")
+    answer = await bench.answer(prompt_logprobs=20)
+    assert len(answer.last.prompt_details or ()) == 100
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 @pytest.mark.parametrize("prefill", [False, True])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from shared.errors import (
 from shared.generation.limits import RequestLimits
 from shared.rpc.server import RpcServer
 from shared.rpc.status import from_rpc_error
+from tests.fakes.processes.call_threads import threads_of
 from tests.fakes.scripted.decode import Script, Step, never, say
 
 if TYPE_CHECKING:
@@ -114,6 +116,26 @@ async def test_token_details_cross_the_wire(bench: Bench, stub: router_pb2_grpc.
     assert (detail.text, detail.utf8, list(detail.top_texts)) == ("a", b"a", ["a"])
     assert detail.logprobs == position
     assert [d.HasField("logprobs") for d in response.prompt_details] == [False, True]
+
+
+async def test_details_of_a_long_prompt_are_written_in_a_thread(
+    bench: Bench, stub: router_pb2_grpc.RouterStub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    candidate = common_pb2.TokenLogprob(token_id=5, logprob=-0.5, rank=1)
+    position = common_pb2.PositionLogprobs(chosen=candidate, top=[candidate] * 20)
+    message = decode_pb2.DecodeResponse(
+        prompt_logprobs=common_pb2.PromptLogprobs(positions=[position] * 100)
+    )
+    await bench.add_worker(Script([Step(token_ids=(5,), extra=message)]))
+    threads = threads_of(monkeypatch, "services.router.grpc.answers.piece_to_wire")
+    request = router_pb2.GenerateRequest(
+        prompt=router_pb2.Prompt(tokens=common_pb2.TokenIds(ids=[1, 2])),
+        params=router_pb2.GenerationParams(prompt_logprobs=20),
+    )
+    (response,) = [r async for r in stub.Generate(request)]
+    assert len(response.prompt_details) == 100
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 async def test_models_are_listed(bench: Bench, stub: router_pb2_grpc.RouterStub) -> None:

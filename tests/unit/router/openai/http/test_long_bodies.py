@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
@@ -14,6 +13,7 @@ from starlette.requests import Request
 from services.router.openai.http.body import INLINE_BYTES, parse_body
 from services.router.openai.http.unknown_fields import UnknownFields
 from services.router.openai.schema.base import RequestObject
+from tests.fakes.processes.call_threads import threads_of
 
 if TYPE_CHECKING:
     import httpx
@@ -75,16 +75,33 @@ async def test_what_grows_with_a_body_runs_in_a_thread(
     body: dict[str, Any],
     place: str,
 ) -> None:
-    module, name = place.rsplit(".", 1)
-    whole = getattr(import_module(module), name)
-    threads = []
-
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        threads.append(threading.current_thread())
-        return whole(*args, **kwargs)
-
-    monkeypatch.setattr(place, noted)
+    threads = threads_of(monkeypatch, place)
     response = await http.post(url, json=body)
     assert response.status_code in (200, 400), response.text
+    assert threads
+    assert threading.main_thread() not in threads
+
+
+@pytest.mark.parametrize(
+    ("url", "body"),
+    [
+        ("/v1/completions", {"prompt": [5] * 500}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "1 " * 240}]}),
+        ("/inference/v1/generate", {"token_ids": [5] * 500}),
+    ],
+)
+async def test_many_log_probabilities_are_written_in_a_thread(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, url: str, body: dict[str, Any]
+) -> None:
+    module = {
+        "/v1/completions": "replies.completion_reply",
+        "/v1/chat/completions": "replies.chat_reply",
+        "/inference/v1/generate": "tokens_api.reply",
+    }[url]
+    threads = threads_of(monkeypatch, f"services.router.openai.{module}.prompt_logprobs")
+    sampling = {"max_tokens": 4, "prompt_logprobs": 5}
+    more = {"sampling_params": sampling} if "token_ids" in body else sampling
+    response = await http.post(url, json={**body, **more})
+    assert response.status_code == 200, response.text
     assert threads
     assert threading.main_thread() not in threads
