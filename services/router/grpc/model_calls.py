@@ -26,7 +26,6 @@ from shared.generation.limits import (
     check_num_tokens,
     check_params,
     check_texts,
-    texts_in,
 )
 from shared.generation.truncation import read_truncation, special_head
 from shared.request.answer import num_candidates
@@ -81,20 +80,32 @@ class ModelCalls:
     ) -> AsyncGenerator[router_pb2.GenerateResponse, None]:
         """Return the answers that continue a prompt."""
         arrival_s = time.monotonic()
+        ids, params, embeds = await aside(request.ByteSize(), lambda: self._read_prompt(request))
+        return self._answer(request, ids, params, arrival_s, context, UNREAD, embeds)
+
+    async def chat(
+        self, request: router_pb2.ChatRequest, context: Context
+    ) -> AsyncGenerator[router_pb2.GenerateResponse, None]:
+        """Return the answers to a conversation."""
+        arrival_s = time.monotonic()
+        ids, params, writer = await aside(request.ByteSize(), lambda: self._read_chat(request))
+        return self._answer(request, ids, params, arrival_s, context, writer)
+
+    def _read_prompt(
+        self, request: router_pb2.GenerateRequest
+    ) -> tuple[tuple[int, ...], GenerationParams, PromptEmbeds | None]:
+        """Return the prompt's tokens, the parameters, and what is in place of tokens."""
         params = self._params(request.params)
-        embeds = None
+        embeds, has_head = None, False
         match request.prompt.WhichOneof("content"):
             case "text":
-                check_texts([request.prompt.text], self._limits, param="prompt")
                 text, has_head = request.prompt.text, True
-                ids = await aside(
-                    len(text), lambda: tuple(self._tokenizer.encode(text, add_special_tokens=True))
-                )
+                check_texts([text], self._limits, param="prompt")
+                ids = tuple(self._tokenizer.encode(text, add_special_tokens=True))
             case "tokens":
                 ids = tuple(request.prompt.tokens.ids)
-                has_head = False
             case "embeds":
-                embeds, has_head = await self._rows(request), False
+                embeds = self._rows(request)
                 ids = embeds.whole_ids
             case _:
                 message = "prompt must hold text, tokens or embeds"
@@ -103,27 +114,21 @@ class ModelCalls:
             ids = self._shortened(request, ids, has_head=has_head)
         end = end_of(known_tokens(ids), self._tokenizer)
         params = bound_thinking(params, self._formats.reasoning, end, self._tokenizer)
-        return self._answer(request, ids, params, arrival_s, context, UNREAD, embeds)
+        return ids, params, embeds
 
-    async def chat(
-        self, request: router_pb2.ChatRequest, context: Context
-    ) -> AsyncGenerator[router_pb2.GenerateResponse, None]:
-        """Return the answers to a conversation."""
-        arrival_s = time.monotonic()
-        params = self._params(request.params)
+    def _read_chat(
+        self, request: router_pb2.ChatRequest
+    ) -> tuple[tuple[int, ...], GenerationParams, AnswerWriter]:
+        """Return the prompt's tokens, the parameters, and the writer of answers."""
         chat = read_chat(
             request,
-            params,
+            self._params(request.params),
             formats=self._formats,
             tokenizer=self._tokenizer,
             limits=self._limits,
         )
-        num_chars = sum(map(len, texts_in(chat.conversation.messages)))
-        prompt, ids = await aside(
-            num_chars,
-            lambda: render_chat(
-                chat.conversation, self._chat_template, self._tokenizer, self._limits
-            ),
+        prompt, ids = render_chat(
+            chat.conversation, self._chat_template, self._tokenizer, self._limits
         )
         if (kept := self._shortened(request, ids)) != ids:
             ids, prompt = kept, self._tokenizer.decode(kept, skip_special_tokens=False)
@@ -132,7 +137,7 @@ class ModelCalls:
         writer = PLAIN if chat.is_read else UNREAD
         if not plan.is_plain:
             writer = AnswerWriter(reader=plan.new_reader(prompt), reading=router_pb2.READING_DELTAS)
-        return self._answer(request, ids, params, arrival_s, context, writer)
+        return ids, params, writer
 
     async def _answer(
         self,
@@ -187,14 +192,13 @@ class ModelCalls:
         # An error has metadata of its own, with the time until a retry makes sense.
         context.set_trailing_metadata(tuple(self._rate_headers(generation.tenant)))
 
-    async def _rows(self, request: router_pb2.GenerateRequest) -> PromptEmbeds:
+    def _rows(self, request: router_pb2.GenerateRequest) -> PromptEmbeds:
         """Return the embeddings that are a request's prompt."""
         self._embeds.require()
         if request.HasField("truncate_prompt_tokens"):
             message = "truncate_prompt_tokens cannot be used with a prompt of embeds"
             raise UnsupportedError(message, param="truncate_prompt_tokens")
-        given = request.prompt.embeds
-        return await aside(len(given.rows), lambda: read_rows(given))
+        return read_rows(request.prompt.embeds)
 
     def _shortened(
         self,

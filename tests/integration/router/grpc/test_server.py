@@ -138,6 +138,27 @@ async def test_details_of_a_long_prompt_are_written_in_a_thread(
     assert threading.main_thread() not in threads
 
 
+@pytest.mark.parametrize("place", ["check_texts", "read_chat", "bound_thinking"])
+async def test_a_long_message_is_read_in_a_thread(
+    bench: Bench,
+    stub: router_pb2_grpc.RouterStub,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+) -> None:
+    await bench.add_worker(max_model_len=4000)
+    threads = threads_of(monkeypatch, f"services.router.grpc.model_calls.{place}")
+    text = "a" * 2000
+    if place != "read_chat":
+        prompt = router_pb2.Prompt(text=text)
+        params = router_pb2.GenerationParams(max_tokens=1)
+        await _text(stub.Generate(router_pb2.GenerateRequest(prompt=prompt, params=params)))
+    else:
+        messages = [router_pb2.ChatMessage(role="user", content=text)]
+        await _text(stub.Chat(router_pb2.ChatRequest(messages=messages)))
+    assert threads
+    assert threading.main_thread() not in threads
+
+
 async def test_models_are_listed(bench: Bench, stub: router_pb2_grpc.RouterStub) -> None:
     await bench.add_worker(max_model_len=77)
     response = await stub.ListModels(router_pb2.ListModelsRequest())
