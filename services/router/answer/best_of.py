@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from services.router.answer.join import joined
-from services.router.request.generation import AnswerPiece
+from services.router.answer.join import JoinedPieces
 from shared.request.logprobs_mode import LogprobsMode
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from services.router.request.generation import GenerationRequest, Generator
+    from services.router.request.generation import AnswerPiece, GenerationRequest, Generator
     from services.router.request.outlet import Outlet
     from services.router.usage import Timings, Usage
 
@@ -50,39 +49,29 @@ async def best_answers(
     pieces = cast(
         "AsyncGenerator[AnswerPiece]", generator.generate(replace(request, params=wanted))
     )
-    answers = [_Whole(index) for index in range(wanted.n)]
+    answers = [JoinedPieces() for _ in range(wanted.n)]
     usage: Usage | None = None
     timings: Timings | None = None
     async with aclosing(pieces):
         async for piece in pieces:
             answers[piece.index].add(piece)
             usage, timings = piece.usage or usage, piece.timings or timings
-    prompt_details = next((a.last.prompt_details for a in answers if a.last.prompt_details), None)
-    best = sorted(answers, key=lambda answer: -answer.mean_logprob)[: params.n]
+    found = [answer.whole() for answer in answers]
+    prompt_details = next((each.prompt_details for each in found if each.prompt_details), None)
+    best = sorted(found, key=lambda answer: -_mean_logprob(answer))[: params.n]
     for index, answer in enumerate(best):
         is_last = index == len(best) - 1
         yield msgspec.structs.replace(
-            answer.last,
+            answer,
             index=index,
-            details=() if params.logprobs is None else answer.last.details,
+            details=() if params.logprobs is None else answer.details,
             prompt_details=None if index else prompt_details,
             usage=usage if is_last else None,
             timings=timings if is_last else None,
         )
 
 
-class _Whole:
-    """An answer as one piece that grows."""
-
-    def __init__(self, index: int) -> None:
-        self.last = AnswerPiece(index=index)
-
-    @property
-    def mean_logprob(self) -> float:
-        """Mean log probability per token; 0 without tokens."""
-        details = self.last.details
-        return sum(d.chosen.logprob for d in details) / len(details) if details else 0.0
-
-    def add(self, piece: AnswerPiece) -> None:
-        """Append the next piece."""
-        self.last = joined(self.last, piece)
+def _mean_logprob(answer: AnswerPiece) -> float:
+    """Return the mean log probability per token; 0 without tokens."""
+    details = answer.details
+    return sum(each.chosen.logprob for each in details) / len(details) if details else 0.0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from services.router.answer.join import joined
-from services.router.workers.pieces import is_full
+from services.router.answer.join import JoinedPieces
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -25,16 +25,14 @@ async def in_intervals(
     has.
     """
     begun: set[int] = set()
-    held: dict[int, AnswerPiece] = {}
+    held: defaultdict[int, JoinedPieces] = defaultdict(JoinedPieces)
     async with aclosing(pieces):
         async for piece in pieces:
             index = piece.index
-            if index in held:
-                piece = joined(held.pop(index), piece)
-            is_first = index not in begun and bool(piece.token_ids)
-            is_due = len(piece.token_ids) >= num_tokens or is_full(piece.hidden_states)
+            own = held[index]
+            own.add(piece)
+            is_first = index not in begun and own.num_tokens > 0
+            is_due = own.num_tokens >= num_tokens or own.is_full
             if is_first or piece.finish_reason is not None or is_due:
                 begun.add(index)
-                yield piece
-            else:
-                held[index] = piece
+                yield held.pop(index).whole()

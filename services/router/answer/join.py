@@ -1,7 +1,8 @@
-"""Two pieces of one answer as one piece, and one as several."""
+"""Pieces of one answer as one piece, and one as several."""
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,17 +14,40 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def joined(first: AnswerPiece, second: AnswerPiece) -> AnswerPiece:
-    """Return the piece that says what both say. `second` follows `first`."""
-    return msgspec.structs.replace(
-        second,
-        text=first.text + second.text,
-        token_ids=first.token_ids + second.token_ids,
-        details=first.details + second.details,
-        hidden_states=first.hidden_states + second.hidden_states,
-        prompt_details=first.prompt_details or second.prompt_details,
-        identity=second.identity or first.identity,
-    )
+class JoinedPieces:
+    """Pieces of one answer. Each is copied once, however many there are."""
+
+    def __init__(self) -> None:
+        self._pieces: list[AnswerPiece] = []
+        self.num_tokens = 0
+        self._num_hidden_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether later hidden states need another piece."""
+        return self._num_hidden_bytes >= MAX_HIDDEN_BYTES
+
+    def add(self, piece: AnswerPiece) -> None:
+        """Append the next piece."""
+        self._pieces.append(piece)
+        self.num_tokens += len(piece.token_ids)
+        self._num_hidden_bytes += sum(map(len, piece.hidden_states))
+
+    def whole(self) -> AnswerPiece:
+        """Return the piece that says what all say; there is one at least."""
+        *before, last = self._pieces
+        if not before:
+            return last
+        pieces = self._pieces
+        return msgspec.structs.replace(
+            last,
+            text="".join(piece.text for piece in pieces),
+            token_ids=tuple(chain.from_iterable(piece.token_ids for piece in pieces)),
+            details=tuple(chain.from_iterable(piece.details for piece in pieces)),
+            hidden_states=tuple(chain.from_iterable(piece.hidden_states for piece in pieces)),
+            prompt_details=next((p.prompt_details for p in pieces if p.prompt_details), None),
+            identity=next((p.identity for p in reversed(pieces) if p.identity), ""),
+        )
 
 
 def small_parts(piece: AnswerPiece) -> Iterator[AnswerPiece]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from services.router.answer.interval import in_intervals
@@ -66,3 +67,17 @@ async def test_a_failure_is_passed_on() -> None:
     assert (await anext(stream)).text == "a"
     with pytest.raises(ValueError, match="lost"):
         await anext(stream)
+
+
+async def test_each_piece_is_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    replace, copied = msgspec.structs.replace, []
+
+    def noted(piece: AnswerPiece, **changes: Any) -> AnswerPiece:
+        copied.append(len(changes["token_ids"]))
+        return replace(piece, **changes)
+
+    monkeypatch.setattr(msgspec.structs, "replace", noted)
+    source = [token("x") for _ in range(100)]
+    found = await pieces(1000, *source, token("y", finish=END))
+    assert [len(piece.token_ids) for piece in found] == [1, 100]
+    assert copied == [100]
