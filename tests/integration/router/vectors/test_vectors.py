@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from baton_client import AsyncBaton, ModelNotFoundError, RequestCancelledError
+from services.router.vectors.pipeline import VectorPipeline
 from services.router.workers import endpoints
 from shared.directory.base import AdapterPlace, AdapterState
 from shared.errors import InternalError, WorkerLostError
@@ -233,6 +234,26 @@ async def test_texts_of_a_request_are_spread_and_bounded(door: Door) -> None:
     )
     assert sum(len(worker.pooler.requests) for worker in workers) == 200
     assert sum(worker.pooler.most_at_once for worker in workers) <= 64
+
+
+async def test_other_coroutines_run_while_the_texts_of_a_request_begin(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await joined(door)
+    routed, at_once, seen = VectorPipeline._routing, [], asyncio.Event()
+
+    def noted(self: VectorPipeline, *args: Any) -> Any:
+        if not at_once or seen.is_set():
+            at_once.append(0)
+            seen.clear()
+            asyncio.get_running_loop().call_soon(seen.set)
+        at_once[-1] += 1
+        return routed(self, *args)
+
+    monkeypatch.setattr(VectorPipeline, "_routing", noted)
+    await door.ask(input=["hello"] * 40)
+    assert sum(at_once) == 40
+    assert max(at_once) <= 4
 
 
 async def test_equal_beginnings_go_to_one_worker(door: Door) -> None:
