@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from services.router.admission.caller import Caller
     from services.router.admission.tenant import Tenant
     from services.router.openai.backend import Backend
+    from services.router.request.generation import AnswerPiece
     from shared.generation.params import GenerationParams
     from shared.request.prompt_embeds import PromptEmbeds
 
@@ -177,18 +178,15 @@ class ModelCalls:
             resumed=resumed_from_wire(request.resume_from),
         )
         writer.resume(generation, self._tokenizer)
-        if generation.resumed and params.num_sequences > params.n:
+        is_resumed = bool(generation.resumed)
+        if is_resumed and params.num_sequences > params.n:
             message = "resume_from cannot be used with best_of, or with beam search"
             raise InvalidRequestError(message, param="resume_from")
         answers = chosen_answers(self._generator, generation)
         async with aclosing(answers) as pieces:
             async for piece in pieces:
                 for part in small_parts(piece):
-                    write = partial(
-                        writer.write, request_id, part, resumed=bool(generation.resumed)
-                    )
-                    details = part.prompt_details
-                    yield await aside(num_candidates(details), write) if details else write()
+                    yield await _written(writer, request_id, part, resumed=is_resumed)
         # An error has metadata of its own, with the time until a retry makes sense.
         context.set_trailing_metadata(tuple(self._rate_headers(generation.tenant)))
 
@@ -224,3 +222,12 @@ class ModelCalls:
         if params.beams is not None:
             require_no_constraints(params)
         return params
+
+
+async def _written(
+    writer: AnswerWriter, request_id: str, piece: AnswerPiece, *, resumed: bool
+) -> router_pb2.GenerateResponse:
+    """Return the message of a piece: a long one with a prompt's log probabilities."""
+    write = partial(writer.write, request_id, piece, resumed=resumed)
+    details = piece.prompt_details
+    return await aside(num_candidates(details), write) if details else write()
