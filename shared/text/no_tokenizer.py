@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from tokenizers import Tokenizer as HfTokenizer
 from tokenizers.models import WordLevel
@@ -47,5 +47,14 @@ class NoTokenizer(Tokenizer):
         """Return the token's number."""
         return f"token_id:{token_id}".encode()
 
-    def _encoding(self, text: str, add_special_tokens: bool) -> Any:
+    def encode(self, text: str, add_special_tokens: bool = True) -> NoReturn:
+        """Refuse a text."""
+        self.require_text("prompt")
+
+    def encode_with_offsets(self, text: str, add_special_tokens: bool = True) -> NoReturn:
+        """Refuse a text."""
+        self.require_text("prompt")
+
+    def encode_pair(self, text: str, other: str) -> NoReturn:
+        """Refuse two texts."""
         self.require_text("prompt")
