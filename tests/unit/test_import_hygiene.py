@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -74,6 +76,22 @@ def test_the_command_line_starts_light() -> None:
         "import cli.__main__\n"
         "heavy = {'torch', 'grpc', 'httpx', 'transformers'} & sys.modules.keys()\n"
         "assert not heavy, heavy"
+    )
+
+
+def test_doctor_does_without_what_only_workers_need() -> None:
+    """The router's image has the extra `router` alone, and the documents ask for doctor there."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    names = {extra: {re.split(r"[^\w-]", each)[0] for each in extras[extra]} for extra in extras}
+    missing = names["worker"] - names["router"] | {"transformers", "zmq"}
+    folder = ROOT / "models" / "pydoc" / "checkpoint"
+    run(
+        f"for name in {sorted(missing)!r}: sys.modules[name.replace('-', '_')] = None\n"
+        "from pathlib import Path\n"
+        "from cli.doctor.command import check_model\n"
+        f"found = str([*check_model(Path({str(folder)!r}))])\n"
+        "assert 'read by workers only' in found, found"
     )
 
 

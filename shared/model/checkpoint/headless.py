@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from shared.model.checkpoint.files.checkpoint_files import find_checkpoint_files
-from shared.model.checkpoint.files.tensor_files import read_headers
 from shared.model.families.registry import ARCHITECTURES, FAMILIES
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ def as_decoder(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 def without_missing_head(raw: Any, model_dir: Path) -> Any:
     """Return the config of an embedder whose files lack the output head that it tells of.
 
-    sentence-transformers writes them so: the architecture remains that of the whole model.
+    sentence-transformers writes them so: the architecture remains that of the whole model. Where
+    files cannot be read, the config is returned as it is.
 
     Raises:
         ModelLoadError: a file is damaged.
@@ -49,6 +50,11 @@ def without_missing_head(raw: Any, model_dir: Path) -> Any:
     names = raw.get("architectures")
     if not isinstance(names, list) or not any(str(name) in FAMILIES for name in names):
         return raw
+    # `baton doctor` reads configs in a router's environment, too, which has no library for tensors.
+    if find_spec("safetensors") is None:
+        return raw
+    from shared.model.checkpoint.files.tensor_files import read_headers
+
     files = find_checkpoint_files(model_dir)
     if any(_HEAD in read_headers(path) for path in files.shards):
         return raw
