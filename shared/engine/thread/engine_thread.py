@@ -64,6 +64,11 @@ class EngineThread:
         """Whether requests are being served."""
         return self._stopped_by is None
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether no step begins until `resume`."""
+        return self._paused
+
     async def start(self) -> None:
         """Start stepping."""
         self._loop, self._stopped_by = asyncio.get_running_loop(), None

@@ -115,6 +115,9 @@ class Liveness:
         """Compare the reported state with the real one, once."""
         if self._watchdog.bites:
             self._leave("stuck", "the engine makes no progress")
+        elif self._engine.is_paused:
+            # It answers nothing, as it was told.
+            self._checked_s = self._clock()
         elif self._gate.unhealthy or self._is_due():
             await self._try_out()
 
@@ -140,6 +143,8 @@ class Liveness:
         try:
             await self._check()
         except (BatonError, TimeoutError) as error:
+            if self._engine.is_paused:
+                return  # since the check began
             self._leave("check", f"the worker's own check failed: {str(error) or 'no answer'}")
         else:
             self._return()

@@ -36,6 +36,7 @@ class Engine:
         self.progress = EngineProgress(clock)
         self.num_failed = 0
         self.num_running = 0
+        self.is_paused = False
 
     def stats(self) -> EngineStats:
         return EngineStats(
@@ -53,6 +54,8 @@ class Setup:
         self.metrics = CollectorRegistry()
         self.num_checks = 0
         self.error: Exception | None = None
+        #: Whether the engine is paused while it is asked.
+        self.pauses = False
         self.liveness = Liveness(
             engine=self.engine,  # type: ignore[arg-type]
             gate=self.gate,
@@ -65,6 +68,7 @@ class Setup:
 
     async def check(self) -> None:
         self.num_checks += 1
+        self.engine.is_paused = self.pauses
         if self.error is not None:
             raise self.error
 
@@ -135,6 +139,23 @@ async def test_others_requests_prove_as_much() -> None:
     async with made.gate.enter():
         await made.look_after(CHECK_S)
     assert made.num_checks == 0
+
+
+async def test_a_paused_engine_is_not_asked_and_counts_as_healthy() -> None:
+    made = Setup()
+    made.engine.is_paused = True
+    await made.look_after(CHECK_S)
+    assert made.num_checks == 0
+    # Its time begins again.
+    made.engine.is_paused = False
+    await made.look_after(CHECK_S - 1)
+    assert made.num_checks == 0
+    made.error, made.pauses = TimeoutError(), True
+    await made.look_after(1)
+    assert (made.num_checks, made.gate.is_open) == (1, True)
+    made.engine.is_paused = made.pauses = False
+    await made.look_after(CHECK_S)
+    assert not made.gate.is_open
 
 
 @pytest.mark.parametrize("error", [WorkerLostError("a step failed"), TimeoutError()])
