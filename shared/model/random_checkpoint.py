@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from shared.errors import ConfigError, ModelLoadError
 from shared.model.checkpoint.config import parse_spec
+from shared.model.checkpoint.files.checkpoint_files import INDEX_NAME, SINGLE_NAME
 from shared.model.checkpoint.headers.further import further_names
 from shared.model.families.registry import ARCHITECTURES, stored_names
 from shared.model.loader import DTYPES
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from shared.model.spec.decoder import DecoderSpec
     from shared.model.spec.norms import NormSpec
     from shared.model.weight_map import WeightPart
 
@@ -73,6 +75,8 @@ def write_random_checkpoint(out: Path, spec: CheckpointSpec) -> None:
     """Write config, weights and tokenizer into `out`, which may exist; equal specs give equal
     bytes.
 
+    The config comes last: a folder without it is no model. One that was there is gone before.
+
     Raises:
         ConfigError: an unknown architecture or dtype, numbers that do not fit together, or a
             directory that cannot be written.
@@ -90,8 +94,13 @@ def write_random_checkpoint(out: Path, spec: CheckpointSpec) -> None:
         # The tokenizer first: it may refuse the vocabulary, and weights take long.
         special = write_tokenizer(out, spec.vocab_size, spec.max_position_embeddings)
         raw = _config_json(spec, special.eos_id, special.pad_id)
-        (out / "config.json").write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
-        _write_weights(out, raw, spec)
+        decoder = parse_spec(raw)
+        config = out / "config.json"
+        for old in (config, out / INDEX_NAME, *out.glob("model*.safetensors")):
+            # Workers may have its pages.
+            old.unlink(missing_ok=True)
+        _write_weights(out, decoder, spec)
+        config.write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
     except ModelLoadError as error:
         raise ConfigError(f"such a model cannot be: {error}") from error
     except (OSError, SafetensorError) as error:
@@ -124,8 +133,7 @@ def _config_json(spec: CheckpointSpec, eos_id: int, pad_id: int) -> dict[str, An
     }
 
 
-def _write_weights(out: Path, raw: Mapping[str, Any], spec: CheckpointSpec) -> None:
-    decoder = parse_spec(raw)
+def _write_weights(out: Path, decoder: DecoderSpec, spec: CheckpointSpec) -> None:
     generator = torch.Generator().manual_seed(spec.seed)
     targets: dict[str, Tensor] = {}
     stored_tensors = dict(stored_names(decoder))
@@ -140,7 +148,7 @@ def _write_weights(out: Path, raw: Mapping[str, Any], spec: CheckpointSpec) -> N
         targets[name] = noise.to(DTYPES[spec.dtype])
     names = list(targets)
     if spec.num_shards == 1:
-        _save(targets, out / "model.safetensors")
+        _save(targets, out / SINGLE_NAME)
         return
     weight_map: dict[str, str] = {}
     for shard in range(spec.num_shards):
@@ -151,7 +159,7 @@ def _write_weights(out: Path, raw: Mapping[str, Any], spec: CheckpointSpec) -> N
         weight_map |= dict.fromkeys(own, file)
     size = sum(tensor.numel() * tensor.element_size() for tensor in targets.values())
     index = {"metadata": {"total_size": size}, "weight_map": weight_map}
-    (out / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
+    (out / INDEX_NAME).write_text(json.dumps(index, indent=2))
 
 
 def _multiplies(part: WeightPart, norm: NormSpec) -> bool:

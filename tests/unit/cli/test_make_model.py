@@ -58,6 +58,15 @@ def test_options_become_the_model(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.safetensors"))) == 2
 
 
+def test_nothing_is_left_of_what_was_there(tmp_path: Path) -> None:
+    """Its index would name its shards, which would be read in place of the new weights."""
+    assert run(str(tmp_path / "a"), *SMALL, "--shards", "2", "--seed", "1")[0] == 0
+    for name in ("a", "b"):
+        assert run(str(tmp_path / name), *SMALL, "--seed", "2")[0] == 0
+    both = [{each.name: each.read_bytes() for each in (tmp_path / n).iterdir()} for n in "ab"]
+    assert both[0] == both[1]
+
+
 def test_without_options_it_is_a_small_tied_llama(tmp_path: Path) -> None:
     assert run(str(tmp_path / "new" / "folder"))[0] == 0
     raw = json.loads((tmp_path / "new" / "folder" / "config.json").read_text())
@@ -78,6 +87,7 @@ def test_without_options_it_is_a_small_tied_llama(tmp_path: Path) -> None:
 def test_mistakes_are_explained(options: tuple[str, ...], message: str, tmp_path: Path) -> None:
     code, output = run(str(tmp_path), *SMALL, *options)
     assert code == 2
+    assert not (tmp_path / "config.json").exists()
     assert message in " ".join(output.replace("│", " ").split())
 
 
@@ -90,3 +100,4 @@ def test_a_disk_without_room_is_named(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert code == EXIT_USAGE
     assert f"cannot write the checkpoint to {tmp_path}" in " ".join(output.split())
+    assert not (tmp_path / "config.json").exists(), "half a model would be taken for a whole one"
