@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from shared.model.weight_map import Stored, WeightMap, WeightPart
 
 _WEIGHT = ".weight"
+_TO_LAYER = re.compile(r"^.*?\.\d+\.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,12 @@ class BaseModules:
                 name: Target(path=name, first=0, in_size=in_size, out_size=out_size)
                 for name, (in_size, out_size) in model.adapter_linears.items()
             }
+
+    @property
+    def taking(self) -> str:
+        """The names, in their layers, of those that take adapters, for an error."""
+        names = (name for name, each in self.by_name.items() if each.why_not is None)
+        return ", ".join(sorted({_TO_LAYER.sub("", name) for name in names}))
 
     def known_name(self, name: str) -> str:
         """Return the name in `by_name` of a module that a file names; an unknown one as it is."""

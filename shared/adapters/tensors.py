@@ -121,10 +121,14 @@ def _pair(
         raise AdapterError(f"{folder}: tensor {a or b!r} has no partner: {missing} is missing")
     target = base.by_name.get(module)
     if target is None:
-        raise AdapterError(f"{folder}: tensor {a!r}: the base has no module {module}")
+        raise AdapterError(
+            f"{folder}: tensor {a!r}: the base has no module {module}; of its layers, these take "
+            f"adapters: {base.taking}"
+        )
     if target.why_not is not None:
         raise AdapterError(
-            f"{folder}: tensor {a!r}: {module} is {target.why_not}, which takes no adapter"
+            f"{folder}: tensor {a!r}: {module} is {target.why_not}, which takes no adapter; of "
+            f"the base's layers, these do: {base.taking}"
         )
     if not config.selection.has(module):
         raise AdapterError(f"{folder}: tensor {a!r}: the config does not target {module}")

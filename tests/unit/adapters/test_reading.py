@@ -205,7 +205,8 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Tensor] | None]] = {
     "has nothing of it": ({}, tensors_of(modules=(Q, V))),
     "lora_A.weight' has no partner: lora_B is": ({}, _without(f"0.{Q}.lora_B.weight")),
     "lora_B.weight' has no partner: lora_A is": ({}, _without(f"1.{V}.lora_A.weight")),
-    "has no module model.layers.0.self_attn.qq": ({}, _moved(Q, "self_attn.qq_proj")),
+    "has no module model.layers.0.self_attn.qq_proj; of its layers, these take adapters: "
+    "mlp.down_proj, mlp.gate_proj, mlp.up_proj, self_attn.k_proj, self_attn.o_proj": ({}, _moved(Q, "self_attn.qq_proj")),
     "has no module model.layers.2.mlp.down_proj": (
         {},
         _moved(f"layers.1.{DOWN}", f"layers.2.{DOWN}"),
@@ -345,5 +346,6 @@ def test_experts_and_routers_take_none(tmp_path: Path) -> None:
             f"{name}.lora_B.weight": torch.ones(4, 4),
         }
         folder = write(tmp_path / "a", pair, target_modules=[module])
-        with pytest.raises(AdapterError, match=f"is {what}, which takes no adapter"):
+        others = "these do: self_attn.k_proj, self_attn.o_proj, self_attn.q_proj, self_attn.v_proj"
+        with pytest.raises(AdapterError, match=f"is {what}, which takes no adapter.*{others}$"):
             read(folder, other)
