@@ -87,6 +87,8 @@ class AdapterStore:
         with self._changed:
             self._read = read
             self._wanted = {}
+            # Of reads for sequences of an engine that is gone.
+            self._failures.clear()
 
     def forget_contents(self) -> None:
         """Free the memory; names stay, and adapters are read again for their next requests."""

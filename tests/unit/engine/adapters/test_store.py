@@ -153,6 +153,21 @@ def test_a_late_request_brings_no_name_back(store: AdapterStore, refs: list[Adap
     assert store.named("a0") is not None
 
 
+def test_a_read_that_failed_between_two_models_is_forgotten(
+    store: AdapterStore, refs: list[AdapterRef]
+) -> None:
+    for ref in refs[:3]:
+        store.load(ref.name, ref.path)
+    store.attach(None)
+    store.plan([], [refs[0].digest])
+    settle(store)
+    store.attach(read_fake)
+    assert not store.take_failures()
+    store.plan([], [refs[0].digest])
+    settle(store)
+    assert store.content(refs[0].digest) == FakeAdapter(0)
+
+
 def test_what_changed_on_disk_is_not_taken(
     store: AdapterStore, refs: list[AdapterRef], tmp_path: Path
 ) -> None:
