@@ -17,7 +17,7 @@ from shared.errors import BatonError, InvalidRequestError, UnavailableError
 from shared.identity import Role
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Mapping
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
     from types import TracebackType
 
     from services.router.admission.entrance import Entrance
@@ -225,23 +225,42 @@ class Fleet:
             return await self._roles.prefer(worker, role)
 
     async def start_profile(self, prefix: str) -> None:
-        """Have all workers record what they compute."""
+        """Have all workers record what they compute.
+
+        Raises:
+            BatonError: one could not; the others record nothing either.
+        """
         request = lifecycle_pb2.StartProfileRequest(prefix=prefix)
-        succeeded(
-            await self._orders.each(
-                self._workers(), lambda stub: stub.StartProfile(request, timeout=QUICK_S)
-            )
+        answers = await self._orders.each(
+            self._workers(), lambda stub: stub.StartProfile(request, timeout=QUICK_S)
         )
+        try:
+            succeeded(answers)
+        except BatonError:
+            begun = [each for each, got in answers.items() if not isinstance(got, BatonError)]
+            await self._stop_profiles(begun)
+            raise
 
     async def stop_profile(self) -> Mapping[str, str]:
-        """End the records; return each worker's file, by its name."""
+        """End the records; return each worker's file, by its name.
+
+        A worker that has begun another life meanwhile records no more: it has no file here.
+
+        Raises:
+            BatonError: none was recorded, or a file could not be written.
+        """
+        answers = await self._stop_profiles(self._workers())
+        if any(not isinstance(answer, BatonError) for answer in answers.values()):
+            answers = {e: a for e, a in answers.items() if not isinstance(a, InvalidRequestError)}
+        return {endpoint.name: answer.path for endpoint, answer in succeeded(answers).items()}
+
+    async def _stop_profiles(
+        self, workers: Sequence[Endpoint]
+    ) -> dict[Endpoint, lifecycle_pb2.StopProfileResponse | BatonError]:
         request = lifecycle_pb2.StopProfileRequest()
-        answers = succeeded(
-            await self._orders.each(
-                self._workers(), lambda stub: stub.StopProfile(request, timeout=COMMIT_S)
-            )
+        return await self._orders.each(
+            workers, lambda stub: stub.StopProfile(request, timeout=COMMIT_S)
         )
-        return {endpoint.name: answer.path for endpoint, answer in answers.items()}
 
     def _workers(self) -> list[Endpoint]:
         return [*self._endpoints.of_role(Role.DECODE), *self._endpoints.of_role(Role.PREFILL)]

@@ -58,16 +58,25 @@ class Profiling:
 
         Raises:
             InvalidRequestError: no profile runs.
+            UnavailableError: the file cannot be written.
         """
         life, self._profiled = self._profiled, None
         if life is None or life.engine is None or self._folder is None:
             raise InvalidRequestError(f"{self._name} is not being profiled")
         folder, prefix = self._folder, self._prefix
-        path = await life.engine.call(lambda engine: engine.stop_profile(folder, prefix))
+        try:
+            path = await life.engine.call(lambda engine: engine.stop_profile(folder, prefix))
+        except OSError as error:
+            message = f"{self._name}: the profile cannot be written: {error}"
+            raise UnavailableError(message) from error
         log.info("profile_written", path=str(path))
         return path
 
     async def end_life(self) -> None:
         """End the record of a life that is about to end, if there is one."""
-        if self._profiled is not None:
+        if self._profiled is None:
+            return
+        try:
             await self.stop()
+        except UnavailableError as error:
+            log.warning("profile_lost", error=str(error))
