@@ -101,11 +101,12 @@ class EngineHome:
         """
         if level not in LEVELS:
             raise InvalidRequestError(f"level must be 1 or 2, not {level}", param="level")
-        if self._asleep is not None:
-            return
         self._require_idle()
-        assert self._loaded is not None  # it is awake
-        self._asleep = _Asleep(self._loaded.fingerprint if level == 1 else None)
+        loaded = self._loaded if self._asleep is None else self._asleep.loaded
+        if loaded is None:
+            return
+        self._asleep = _Asleep(loaded.fingerprint if level == 1 else None)
+        del loaded
         self._end_engine()
 
     def wake_up(self, tags: Collection[str] = TAGS) -> bool:

@@ -14,7 +14,7 @@ from shared.offline.loaded import LoadedModel
 from shared.offline.refused import Refusing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from shared.engine.sequence.events import EngineEvent
     from shared.engine.sequence.request import EngineRequest
@@ -39,7 +39,8 @@ class AsyncLLM(Refusing):
         self._changes = Changes(model)
         self._thread = EngineThread(model.core.engine)
         self._starting: asyncio.Task[None] | None = None
-        self._running: dict[str, RunningRequest] = {}
+        #: By id; None: it begins.
+        self._running: dict[str, RunningRequest | None] = {}
         #: Set while no request runs, and while requests may begin.
         self._paused = False
         self._idle, self._may_begin = asyncio.Event(), asyncio.Event()
@@ -72,15 +73,10 @@ class AsyncLLM(Refusing):
         Raises:
             InvalidRequestError: the id is in use, or the request cannot be served.
         """
-        if request_id in self._running:
-            raise InvalidRequestError(f"request {request_id} is running already")
-        # Until it is neither paused nor asleep.
-        await self._may_begin.wait()
-        await self._started()
         start = partial(self.model.start, priority=priority, lora_request=lora_request)
-        running, parts = await asyncio.to_thread(start, request_id, prompt, sampling_params)
-        self._running[request_id] = running
-        self._idle.clear()
+        running, parts = await self._begin(
+            request_id, lambda: start(request_id, prompt, sampling_params)
+        )
         events: asyncio.Queue[tuple[str, EngineEvent | BaseException]] = asyncio.Queue()
         followers = [asyncio.create_task(self._follow(part, events)) for part in parts]
         try:
@@ -94,9 +90,7 @@ class AsyncLLM(Refusing):
                 if output is not None:
                     yield output
         finally:
-            self._running.pop(request_id, None)
-            if not self._running:
-                self._idle.set()
+            self._end(request_id)
             for follower in followers:
                 follower.cancel()
             await asyncio.gather(*followers, return_exceptions=True)
@@ -259,6 +253,41 @@ class AsyncLLM(Refusing):
                 if not self._paused:
                     self._may_begin.set()
 
+    async def _begin(
+        self, request_id: str, start: Callable[[], tuple[RunningRequest, list[EngineRequest]]]
+    ) -> tuple[RunningRequest, list[EngineRequest]]:
+        """Enter a request as soon as the engine is neither paused nor asleep.
+
+        Nothing changes the engine between that and the request's end.
+
+        Raises:
+            InvalidRequestError: the id is in use, or the request cannot be served.
+        """
+        while True:
+            if request_id in self._running:
+                raise InvalidRequestError(f"request {request_id} is running already")
+            await self._may_begin.wait()
+            await self._started()
+            if request_id in self._running or not self._may_begin.is_set():
+                continue
+            self._running[request_id] = None
+            self._idle.clear()
+            has_begun = False
+            try:
+                running, parts = await asyncio.to_thread(start)
+                has_begun = self._may_begin.is_set()
+            finally:
+                if not has_begun:
+                    self._end(request_id)
+            if has_begun:
+                self._running[request_id] = running
+                return running, parts
+
+    def _end(self, request_id: str) -> None:
+        del self._running[request_id]
+        if not self._running:
+            self._idle.set()
+
     async def _hold(self, mode: str) -> None:
         """Let no request begin; return when none computes."""
         await self._started()
@@ -268,6 +297,8 @@ class AsyncLLM(Refusing):
             return
         if mode == "abort":
             await self.abort(list(self._running))
+        # What a pause has stopped ends, too.
+        await self._thread.resume()
         await self._idle.wait()
 
     async def _started(self) -> None:

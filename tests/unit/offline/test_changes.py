@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -97,6 +98,11 @@ def test_an_engine_wakes_up_as_it_fell_asleep(llm: LLM, level: int) -> None:
         llm.wake_up(["kv_cache"])
     assert not llm.wake_up(["weights"])
     assert llm.is_sleeping()
+    # It may fall asleep again from here.
+    llm.sleep(level)
+    with pytest.raises(InvalidRequestError, match="weights first"):
+        llm.wake_up(["kv_cache"])
+    assert not llm.wake_up(["weights"])
     assert llm.wake_up(["kv_cache"])
     assert tokens(llm) == before
 
@@ -277,3 +283,62 @@ def test_an_engine_with_an_event_loop_pauses_sleeps_and_takes_weights(
         await engine.aclose()
 
     asyncio.run(run())
+
+
+def test_no_request_begins_beside_a_change(first: Path, second: Path) -> None:
+    """One that is read while the weights are exchanged waits for the new ones."""
+
+    async def run() -> None:
+        engine = AsyncLLMEngine.from_engine_args(AsyncEngineArgs(first, **SIZES))
+        reading, read = threading.Event(), threading.Event()
+        start = engine.model.start
+
+        def slowly(*args: Any, **more: Any) -> Any:
+            reading.set()
+            assert read.wait(20)
+            return start(*args, **more)
+
+        engine.model.start = slowly  # type: ignore[method-assign]
+
+        async def ask(number: str) -> tuple[list[int], str | None]:
+            outputs = engine.generate(PROMPT, GREEDY, number)
+            *_, last = [each async for each in outputs]
+            return list(last.outputs[0].token_ids), last.weight_version
+
+        asked = asyncio.create_task(ask("1"))
+        await asyncio.to_thread(reading.wait, 20)
+        with pytest.raises(InvalidRequestError, match="running already"):
+            await ask("1")
+        updating = asyncio.create_task(engine.update_weights(str(second), weight_version="v2"))
+        await asyncio.sleep(0.2)
+        read.set()
+        await updating
+        assert (await asked)[1] == "v2"
+        await engine.aclose()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_what_a_pause_has_stopped_finishes_before_a_change(first: Path, second: Path) -> None:
+    async def run() -> None:
+        engine = AsyncLLMEngine.from_engine_args(AsyncEngineArgs(first, **SIZES))
+        params = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
+        begun = asyncio.Event()
+
+        async def ask() -> Any:
+            async for output in engine.generate(PROMPT, params, "1"):
+                begun.set()
+                last = output
+            return last
+
+        asked = asyncio.create_task(ask())
+        await begun.wait()
+        await engine.pause_generation(mode="keep")
+        assert not asked.done()
+        await engine.update_weights(str(second), weight_version="v2")
+        answer = await asked
+        assert len(answer.outputs[0].token_ids) == 200
+        assert answer.weight_version == "default"
+        await engine.aclose()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
