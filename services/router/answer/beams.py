@@ -95,7 +95,7 @@ class BeamAnswers:
                     found.setdefault(piece.index, piece.details[0])
         # Cost of changes of the worker, and the present worker of the beams.
         self._job.streams += [s for s in streams if s.cost.num_replays and not is_first]
-        if self._job.is_aborted:
+        if job.is_aborted or self._job.is_aborted:
             raise RequestCancelledError(f"{self._job.request_id} was aborted")
         if len(found) < len(streams):
             raise InternalError(f"{self._job.request_id}: a step came without log probabilities")

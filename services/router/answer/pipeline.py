@@ -239,6 +239,9 @@ class Pipeline:
                         if not is_held and stream.token_ids:
                             job.pin.hold(route.decode.record)
                             is_held = True
+                        if piece.finish_reason is FinishReason.ABORT:
+                            # A pause ended it: none of the request's others begins.
+                            job.is_aborted = True
                         yield piece
                 return
             except BatonError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -10,13 +11,13 @@ import pytest
 
 from baton.v1 import decode_pb2
 from services.router.openai.replies.answers import stream_answers
-from shared.errors import DrainingError, InvalidRequestError
+from shared.errors import DrainingError, InvalidRequestError, RequestCancelledError
 from shared.generation.params import GenerationParams
 from shared.identity import Role
 from shared.request.answer import FinishReason
 from shared.request.beam_search import BeamOptions, BeamSearch, Candidate
 from shared.request.sampling_params import SamplingParams
-from tests.fakes.scripted.decode import Script, Step, position
+from tests.fakes.scripted.decode import Script, Step, never, position
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -129,6 +130,27 @@ async def test_another_worker_goes_on_with_the_beams(bench: Bench) -> None:
     assert {len(worker.requests) > 0 for worker in bench.workers} == {True}
     assert found.last.usage is not None
     assert found.last.usage.num_replays == 1
+
+
+async def test_a_pause_ends_a_search(bench: Bench) -> None:
+    worker = await bench.add_worker()
+    stuck: list[decode_pb2.DecodeRequest] = []
+
+    def answer_first(request: decode_pb2.DecodeRequest) -> Script:
+        if not request.num_resumed_tokens:
+            return answer(request)
+        stuck.append(request)
+        return Script([Step(gate=never())])
+
+    worker.answer = answer_first
+    request = bench.request("hello", beams=BEAMS, n=3, max_tokens=6, ignore_eos=True)
+    asking = asyncio.create_task(bench.answer(request))
+    await worker.wait_requests(4)
+    bench.parts.pool.parts.sessions.abort_answers()
+    with pytest.raises(RequestCancelledError, match="was aborted"):
+        await asyncio.wait_for(asking, 10)
+    assert len(stuck) == 3
+    assert bench.is_idle()
 
 
 async def test_too_many_beams_are_refused_before_anything_is_done(bench: Bench) -> None:

@@ -299,3 +299,16 @@ async def test_without_the_workers_word_nothing_is_called_a_cache_hit(bench: Ben
     usage = (await bench.answer(stop=(".",))).last.usage
     assert usage is not None
     assert (usage.prompt_tokens, usage.computed_tokens, usage.cached_tokens) == (5, 5, 0)
+
+
+async def test_a_pause_ends_the_answers_of_a_request_that_have_not_begun(bench: Bench) -> None:
+    worker = await bench.add_worker(Script([Step(gate=never())]))
+    asking = asyncio.create_task(bench.answer(n=3))
+    await worker.wait_requests(1)
+    bench.parts.pool.parts.sessions.abort_answers()
+    answer = await asyncio.wait_for(asking, 10)
+    ends = {piece.index: piece.finish_reason for piece in answer.pieces}
+    assert ends == dict.fromkeys(range(3), FinishReason.ABORT)
+    assert len(worker.requests) == 1
+    await worker.wait_cancelled()
+    assert bench.is_idle()
