@@ -206,7 +206,10 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Tensor] | None]] = {
     "lora_A.weight' has no partner: lora_B is": ({}, _without(f"0.{Q}.lora_B.weight")),
     "lora_B.weight' has no partner: lora_A is": ({}, _without(f"1.{V}.lora_A.weight")),
     "has no module model.layers.0.self_attn.qq_proj; of its layers, these take adapters: "
-    "mlp.down_proj, mlp.gate_proj, mlp.up_proj, self_attn.k_proj, self_attn.o_proj": ({}, _moved(Q, "self_attn.qq_proj")),
+    "mlp.down_proj, mlp.gate_proj, mlp.up_proj, self_attn.k_proj, self_attn.o_proj": (
+        {},
+        _moved(Q, "self_attn.qq_proj"),
+    ),
     "has no module model.layers.2.mlp.down_proj": (
         {},
         _moved(f"layers.1.{DOWN}", f"layers.2.{DOWN}"),
