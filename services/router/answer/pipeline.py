@@ -270,7 +270,10 @@ class Pipeline:
             await asyncio.sleep(min(POLL_S, job.remaining_s()))
 
     async def _route_again(self, job: Job, stream: AnswerStream, losses: Losses) -> Route:
-        """Return the route of a replay; wait up to `WAIT_FOR_WORKER_S` for a worker to be ready."""
+        """Return the route of a replay; wait up to `WAIT_FOR_WORKER_S` for a worker to be ready.
+
+        While the workers sleep, that time does not pass.
+        """
         waited_s = 0.0
         while True:
             try:
@@ -282,10 +285,11 @@ class Pipeline:
                 )
                 may_come = may_come or self._endpoints.left_lately(Role.DECODE)
                 may_come = may_come and not self._planner.is_gone(job, losses.workers)
-                if not may_come or waited_s >= min(WAIT_FOR_WORKER_S, job.remaining_s()):
+                is_late = waited_s >= min(WAIT_FOR_WORKER_S, job.remaining_s())
+                if not self._endpoints.is_asleep and (is_late or not may_come):
                     raise
             await asyncio.sleep(POLL_S)
-            waited_s += POLL_S
+            waited_s += 0 if self._endpoints.is_asleep else POLL_S
 
     def _note_replay(self, lost: Call, stream: AnswerStream, route: Route, losses: Losses) -> None:
         reason = "" if losses.error is None else reason_of(losses.error)

@@ -122,19 +122,23 @@ class Attempts:
         )
 
     async def _candidate(self) -> Candidate:
-        """Return the best worker; wait up to `WAIT_FOR_WORKER_S` for one that may come."""
+        """Return the best worker; wait up to `WAIT_FOR_WORKER_S` for one that may come.
+
+        While the workers sleep, that time does not pass.
+        """
         lost, waited_s = self._losses.error, 0.0
         while True:
             routing = replace(self._routing, excluded=frozenset(self._losses.workers))
             try:
                 return self._chooser.reader(routing)
             except NoWorkerError:
-                if waited_s >= WAIT_FOR_WORKER_S or not self._may_come():
+                is_late = waited_s >= WAIT_FOR_WORKER_S
+                if not self._endpoints.is_asleep and (is_late or not self._may_come()):
                     if lost is not None:
                         raise lost from None
                     raise
             await asyncio.sleep(min(POLL_S, self._remaining_s()))
-            waited_s += POLL_S
+            waited_s += 0 if self._endpoints.is_asleep else POLL_S
 
     def _may_come(self) -> bool:
         alive = [

@@ -12,11 +12,13 @@ import pytest
 
 from baton.v1 import common_pb2, decode_pb2
 from services.decode import session
+from services.router.answer import pipeline
 from services.router.answer.retry import MAX_FRUITLESS
 from services.router.request.resume import AnswerSoFar
-from services.router.workers import sessions
+from services.router.workers import endpoints, sessions
+from shared.directory.base import STAGE
 from shared.errors import DrainingError, InternalError, InvalidRequestError, WorkerLostError
-from shared.identity import Role
+from shared.identity import Role, WorkerId
 from shared.request.answer import FinishReason
 from tests.fakes.scripted.decode import Script, ScriptedDecode, Step, never, say
 
@@ -295,3 +297,26 @@ async def test_wherever_workers_are_lost_the_answer_is_the_same(bench: Bench) ->
             assert answer.token_ids(index) == ids
             assert answer.text(index) == "The quick 🙂 brown fox jumps over 20 lazy dogs."
     assert bench.parts.pipeline.replays["lost"] > 12
+
+
+async def test_an_answer_that_sleep_interrupts_waits_for_the_workers_to_wake_up(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of another router, which did not order it."""
+    monkeypatch.setattr(pipeline, "WAIT_FOR_WORKER_S", 0.1)
+    monkeypatch.setattr(endpoints, "RETURN_S", 0.0)
+    ids = bench.ids("abcd")
+    worker = await bench.add_worker(Script([*steps(ids[:2]), Step(gate=never())]))
+    registry, pool = bench.parts.registry, bench.parts.endpoints
+    asking = asyncio.create_task(bench.answer())
+    await worker.wait_requests(1)
+    asleep = replace(worker.record, worker=WorkerId.born("asleep"), labels={STAGE: "asleep"})
+    await registry.register(asleep, 60)
+    await registry.deregister(worker.record.worker)
+    async with asyncio.timeout(10):
+        await pool.wait_until(lambda: pool.is_asleep)
+    await worker.die()
+    await asyncio.sleep(0.4)
+    assert not asking.done()
+    await bench.add_worker(say(*ids[2:]))
+    assert (await asking).token_ids() == ids

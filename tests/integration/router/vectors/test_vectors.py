@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from baton_client import AsyncBaton, ModelNotFoundError, RequestCancelledError
+from services.router.vectors import attempts
 from services.router.vectors.pipeline import VectorPipeline
 from services.router.workers import endpoints
-from shared.directory.base import AdapterPlace, AdapterState
+from shared.directory.base import STAGE, AdapterPlace, AdapterState
 from shared.errors import InternalError, WorkerLostError
-from shared.identity import Role
+from shared.identity import Role, WorkerId
 from shared.request.adapter_ref import AdapterRef
 from shared.rpc.protocol import POOLING_MINOR
 from tests.fakes.router.vector_door import URL, Door, close, joined, until
@@ -282,6 +284,27 @@ async def test_a_lost_worker_s_texts_go_to_another(door: Door) -> None:
     reply = await asking
     assert len(reply["data"]) == 40
     assert len({request.request_id for request in second.pooler.requests}) >= 40
+
+
+async def test_a_text_that_sleep_interrupts_waits_for_the_workers_to_wake_up(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "WAIT_FOR_WORKER_S", 0.1)
+    monkeypatch.setattr(endpoints, "RETURN_S", 0.0)
+    [worker] = await joined(door)
+    worker.pooler.gate = asyncio.Event()
+    asking = asyncio.create_task(door.ask(input="hello"))
+    await until(lambda: bool(worker.pooler.num_running))
+    bench, record = door.bench, worker.record
+    asleep = replace(record, worker=WorkerId.born("asleep"), labels={STAGE: "asleep"})
+    await bench.parts.registry.register(asleep, 60)
+    await bench.parts.registry.deregister(record.worker)
+    await until(lambda: bench.parts.endpoints.is_asleep)
+    await worker.die()
+    await asyncio.sleep(0.4)
+    assert not asking.done()
+    await joined(door, "awake")
+    assert len((await asking)["data"]) == 1
 
 
 @pytest.mark.parametrize("error", [WorkerLostError("gone"), InternalError("a step failed")])
