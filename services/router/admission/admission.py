@@ -201,6 +201,9 @@ class Admission:
             if self._is_asleep():
                 message = f"waited {longest_s:.3g} s for workers that are asleep: wake them up"
                 raise UnavailableError(message) from error
+            if self._is_held:
+                message = f"waited {longest_s:.3g} s, and requests are paused: resume them"
+                raise UnavailableError(message) from error
             message = f"waited {longest_s:.3g} s for a place; the cluster is overloaded"
             raise self._overloaded(
                 message, tenant, priority, RefusalReason.QUEUE_TIMEOUT

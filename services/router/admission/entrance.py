@@ -107,7 +107,7 @@ class Entrance(Protocol):
         Raises:
             OverloadedError: the queue is full, or requests that precede it filled it, or the wait
                 took too long.
-            UnavailableError: the workers slept all the time, or what counts cannot be reached.
+            UnavailableError: the workers slept or were paused, or what counts cannot be reached.
         """
         ...
 

@@ -210,6 +210,14 @@ async def test_requests_wait_for_workers_that_are_asleep() -> None:
     assert (impatient.num_inside, impatient.num_queued) == (0, 0)
 
 
+async def test_a_request_that_waited_in_a_pause_is_told_so() -> None:
+    admission = Admission(AdmissionLimits(max_queue_s=0.01))
+    admission.hold()
+    with pytest.raises(UnavailableError, match="paused"):
+        await Visitor(admission).task
+    assert (admission.num_inside, admission.num_queued) == (0, 0)
+
+
 async def test_requests_wait_here_while_workers_have_no_room() -> None:
     room = False
     admission = Admission(AdmissionLimits(), has_room=lambda _: room)
