@@ -11,10 +11,11 @@ from shared.errors import BatonError
 from shared.identity import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from services.router.admission.entrance import Entrance
     from services.router.fleet.orders import LifecycleOrders
+    from services.router.workers.endpoint import Endpoint
     from services.router.workers.endpoints import EndpointPool
 
 
@@ -66,6 +67,9 @@ class FleetPause:
                 self._abort_answers()
             # Chosen at once: none is left out that changes its preference meanwhile.
             groups = [self._endpoints.of_role(role) for role in (Role.DECODE, Role.PREFILL)]
+            if mode is PauseMode.WAIT:
+                # After a pause, requests that decode workers finish now need prefill workers.
+                await self._resume(groups[1])
             for group in groups:
                 answers = await self._orders.each(
                     group, lambda stub: stub.Pause(request, timeout=timeout_s + QUICK_S)
@@ -83,9 +87,13 @@ class FleetPause:
 
     async def release_workers(self) -> list[BatonError]:
         """Let workers go on, without requests of this router yet."""
+        return await self._resume(
+            [*self._endpoints.of_role(Role.PREFILL), *self._endpoints.of_role(Role.DECODE)]
+        )
+
+    async def _resume(self, workers: Sequence[Endpoint]) -> list[BatonError]:
         request = lifecycle_pb2.ResumeRequest()
-        everyone = [*self._endpoints.of_role(Role.PREFILL), *self._endpoints.of_role(Role.DECODE)]
         answers = await self._orders.each(
-            everyone, lambda stub: stub.Resume(request, timeout=QUICK_S)
+            workers, lambda stub: stub.Resume(request, timeout=QUICK_S)
         )
         return [answer for answer in answers.values() if isinstance(answer, BatonError)]

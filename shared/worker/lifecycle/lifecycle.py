@@ -139,9 +139,9 @@ class Lifecycle:
     async def sleep(self, level: SleepLevel) -> None:
         """End all requests, and free weights and KV. Safe to repeat."""
         async with self._order():
-            if self.stage is not Stage.SERVING:
+            if self.stage is Stage.ASLEEP:
                 return
-            assert self.weights is not None  # the stage is SERVING
+            assert self.weights is not None  # it is awake, or half
             await self._pause(PauseMode.ABORT, 0.0)
             is_same = level is SleepLevel.SAME
             self._fingerprint = self.weights.loaded.fingerprint if is_same else None

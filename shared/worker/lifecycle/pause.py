@@ -46,6 +46,8 @@ class Pause:
                 case PauseMode.KEEP:
                     await self._engine.pause()
                 case PauseMode.WAIT:
+                    # What an earlier pause has stopped finishes, too.
+                    await self._engine.resume()
                     await self._empty(timeout_s)
                 case PauseMode.ABORT:
                     message = f"{self._name} was paused: the request is to be sent again"

@@ -262,6 +262,19 @@ def test_a_pause_holds_requests_until_they_may_go_on(
     updated.wait_idle()
 
 
+def test_what_a_pause_has_stopped_finishes_in_the_next(updated: Cluster, whole: Any) -> None:
+    """A request that has just begun may be on its way to the decode worker."""
+    with ThreadPoolExecutor(2) as pool:
+        running = [pool.submit(one_answer, updated, max_tokens=400) for _ in range(2)]
+        wait(lambda: httpx.get(f"{updated.url}/load").json()["server_load"] == 2)
+        post(updated, "/pause?mode=keep")
+        assert not any(each.done() for each in running)
+        post(updated, "/pause?mode=wait&timeout_s=20")
+        assert [each.result(1) for each in running] == [whole, whole]
+    post(updated, "/resume")
+    updated.wait_idle()
+
+
 def test_a_profile_is_a_file_per_worker(updated: Cluster) -> None:
     post(updated, "/start_profile", profile_prefix="here")
     assert "already" in refused(updated, "/start_profile")
@@ -312,6 +325,12 @@ def test_sleeping_workers_give_memory_back_and_wake_up_as_they_were(
         updated.wait_metric("baton_num_requests_waiting", 1)
         assert post(updated, "/wake_up?tags=weights")["status"] == "sleeping"
         assert not waiting.done()
+        # From here it may fall asleep again, and that frees the weights, too.
+        loaded = {name: rss_of(process) for name, process in updated.workers.items()}
+        post(updated, f"/sleep?level={level}")
+        for name, process in updated.workers.items():
+            assert loaded[name] - rss_of(process) > 0.9 * weights, name
+        assert post(updated, "/wake_up?tags=weights")["status"] == "sleeping"
         assert post(updated, "/wake_up?tags=kv_cache")["status"] == "awake"
         assert httpx.get(f"{updated.url}/is_sleeping").json() == {"is_sleeping": False}
         assert waiting.result()[1] == before[0]
