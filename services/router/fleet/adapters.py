@@ -83,7 +83,7 @@ class FleetAdapters:
 
         Raises:
             ModelNotFoundError: there is no adapter of this name.
-            BatonError: a worker could not be told; all keep it.
+            BatonError: a worker could not be told, or sleeps; all keep it.
         """
         adapter = self._pool.find(name)
         if adapter is None:
@@ -112,6 +112,7 @@ class FleetAdapters:
         """
         alive = list(self._endpoints.everyone())
         self._caught_up &= {each.record.worker for each in alive}
+        wanted = self._pool.all()
         new = [
             each
             for each in alive
@@ -119,9 +120,7 @@ class FleetAdapters:
             and each.adapters.max_adapters
             and each.record.worker not in self._caught_up
         ]
-        if new:
-            wanted = self._pool.all()
-            await asyncio.gather(*(self._catch_up(each, wanted) for each in new))
+        await asyncio.gather(*(self._catch_up(each, wanted) for each in new))
         await self._orders.keep({each.record.address for each in alive})
 
     async def _catch_up(self, endpoint: Endpoint, wanted: Collection[AdapterRef]) -> None:
@@ -150,6 +149,9 @@ class FleetAdapters:
     def _serving(self) -> list[Endpoint]:
         alive = list(self._endpoints.everyone())
         serving = [each for each in alive if each.adapters.max_adapters]
+        asleep = sorted(each.name for each in serving if each.record.sleeps)
+        if asleep:
+            raise UnavailableError(f"{', '.join(asleep)} sleep: wake them up first")
         if serving:
             return serving
         if not alive:

@@ -3,6 +3,8 @@
 All routers must find the same adapter by a name, without asking each other. So a name that stands
 for different content on different workers means what most of them have, and among equals what the
 worker has that joined first: one that starts again with old files decides nothing.
+
+A worker between two lives reports nothing: until another one does, its last report counts.
 """
 
 from __future__ import annotations
@@ -47,6 +49,8 @@ class PoolAdapters:
         in other processes of the router.
         """
         self._endpoints = endpoints
+        #: The last that served adapters.
+        self._reporting: list[Endpoint] = []
         self._clock = clock
         self._tell = tell
         #: This router's last order for each name, as long as it may matter.
@@ -60,7 +64,7 @@ class PoolAdapters:
         if order is not None and self._clock() - order.at_s < REPORTED_S:
             return order.adapter
         found: dict[bytes, list[tuple[int, AdapterRef]]] = {}
-        for endpoint in self._endpoints():
+        for endpoint in self._reports():
             state = endpoint.adapters.named(name)
             if state is not None and not endpoint.refusal:
                 ref = state.adapter
@@ -78,7 +82,7 @@ class PoolAdapters:
     def all(self) -> list[AdapterRef]:
         """Return the adapter of every name, in the order of the names."""
         names = {name for name, order in self._orders.items() if order.adapter is not None}
-        for endpoint in self._endpoints():
+        for endpoint in self._reports():
             names.update(endpoint.adapters.names)
         found = (self.find(name) for name in sorted(names))
         return [adapter for adapter in found if adapter is not None]
@@ -96,6 +100,14 @@ class PoolAdapters:
     def note(self, name: str, adapter: AdapterRef | None) -> None:
         """Note what a name stands for since now; None: nothing."""
         self._orders[name] = _Order(adapter, self._clock())
+
+    def _reports(self) -> list[Endpoint]:
+        """Return the workers whose reports count."""
+        alive = list(self._endpoints())
+        serving = [each for each in alive if each.adapters.max_adapters]
+        if serving or any(each.has_reported for each in alive):
+            self._reporting = serving
+        return self._reporting
 
     def _decide(
         self,

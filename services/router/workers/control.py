@@ -48,9 +48,10 @@ class WorkerControl:
     async def reset_prefix_cache(self) -> bool:
         """Have every worker drop its cached prefixes; return whether all did.
 
-        A worker whose blocks are in use drops nothing.
+        A worker whose blocks are in use drops nothing; one that sleeps has none.
         """
-        done = await asyncio.gather(*(self._reset(each) for each in self._all()))
+        awake = [each for each in self._all() if not each.record.sleeps]
+        done = await asyncio.gather(*(self._reset(each) for each in awake))
         return all(done)
 
     def _all(self) -> list[Endpoint]:

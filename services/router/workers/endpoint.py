@@ -59,6 +59,8 @@ class Endpoint:
     work: Work = field(default_factory=Work)
     profile: WorkerProfile = field(default_factory=WorkerProfile)
     adapters: AdapterUse = field(default_factory=AdapterUse)
+    #: Whether it has reported its load; one that has just joined has not.
+    has_reported: bool = False
     #: time.monotonic() of its last heartbeat in the directory.
     heard_s: float = field(default_factory=time.monotonic)
 
@@ -68,6 +70,7 @@ class Endpoint:
     def report(self, load: WorkerLoad) -> None:
         """Take what the worker reports with a heartbeat."""
         self.load, self.heard_s = load, time.monotonic()
+        self.has_reported = True
         self.adapters.report(load)
 
     @property

@@ -39,7 +39,7 @@ MAX_MISSED_VISITS = 2
 RETURN_S = 3.0
 #: Time without a measurement of a role's workers after which all workers' are taken for theirs.
 ROLE_STALE_S = 120.0
-ASLEEP = "the decode workers are asleep"
+ASLEEP = "the workers are asleep"
 
 
 class EndpointPool:
@@ -71,7 +71,7 @@ class EndpointPool:
         self._max_model_len: int | None = None
         self._last_vectors: OfferedVectors | None = None
         self._left_s: dict[Role, float] = {}
-        #: Whether a worker that decodes has slept since one was ready last.
+        #: Whether a worker has slept since one was ready last.
         self._has_sleepers = False
         self._changed = asyncio.Event()
 
@@ -167,7 +167,7 @@ class EndpointPool:
 
     @property
     def is_asleep(self) -> bool:
-        """Whether no request can be served until decode workers that sleep have woken up."""
+        """Whether no request can be served until workers that sleep have woken up."""
         return self._has_sleepers and not self.is_ready
 
     def not_ready_because(self) -> list[str]:
@@ -292,7 +292,7 @@ class EndpointPool:
             self._judge()
             if not event.record.sleeps:
                 self._start_check(endpoint)
-            elif endpoint.serves(Role.DECODE):
+            else:
                 self._has_sleepers = True
         self._changed.set()
 
@@ -346,7 +346,7 @@ class EndpointPool:
 
     def _forget_sleepers(self) -> None:
         if self._has_sleepers:
-            self._has_sleepers = any(e.record.sleeps for e in self.serving(Role.DECODE))
+            self._has_sleepers = any(e.record.sleeps for e in self._endpoints.values())
 
     async def _drop_channels(self) -> None:
         """Close the channels of removed workers whose last stream has ended.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from shared.directory.base import STAGE, WorkerLoad
+from shared.engine.engine_stats import EngineStats
 from shared.identity import WorkerId
 from shared.kv.identity import model_identity
 from shared.rpc.channel import ChannelPool
@@ -49,7 +50,7 @@ async def sleep_life(site: Site, last: LastLife) -> Ending:
     async with AsyncExitStack() as stack:
         channels = ChannelPool(token=site.token, certificates=site.certificates)
         stack.push_async_callback(channels.close)
-        load = WorkerLoad(draining=True, preference=site.preference.role)
+        load = _load(site)
         member = Member(_record(worker, site, last), NoBlocks(), lambda: load)
         places = open_places(site.config, worker, channels, stack, token=site.token)
         joined = [join(member, place, stack) for place in places]
@@ -62,6 +63,17 @@ async def sleep_life(site: Site, last: LastLife) -> Ending:
             task.cancel()
         await asyncio.gather(*(leave(one) for one in joined))
     return Ending.STOPPED if site.stopping.is_set() else Ending.TURNED
+
+
+def _load(site: Site) -> WorkerLoad:
+    """Return what a directory hears: it takes no work, and its adapters keep their names."""
+    return WorkerLoad(
+        draining=True,
+        adapters=site.adapters.states(EngineStats()),
+        max_adapters=site.adapters.max_adapters,
+        max_held_adapters=site.adapters.max_held,
+        preference=site.preference.role,
+    )
 
 
 def _record(worker: WorkerId, site: Site, last: LastLife) -> WorkerRecord:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,8 @@ NUM_TOKENS = 24
 #: Of an answer that is not over when its worker is killed.
 MANY_TOKENS = 200
 WAIT_S = 60.0
+#: An adapter of the workers' settings: no order of the router names it.
+OWN = "own"
 #: Longer than a chunk, so that it is handed off in several.
 PROMPT = prompt_of(70, seed=5)
 
@@ -94,6 +97,7 @@ def world(
     assert len(set(answers.values())) == 3, "they answer alike"
     cluster = Cluster(checkpoint, folder)
     flags = ("--enable-lora", "--lora-dir", str(root), "--max-loras", "2", "--max-cpu-loras", "2")
+    flags = (*flags, "--lora-modules", f"{OWN}={root / 'web'}")
     try:
         cluster.add_worker("prefill", "prefill-0", *ENGINE_FLAGS, *flags)
         for number in range(2):
@@ -113,6 +117,7 @@ def test_adapters_answer_as_merged_weights_in_any_company(world: World) -> None:
         assert answer.text == "Success: LoRA adapter 'web' added successfully."
         assert [(m.id, m.parent) for m in sdk.models()] == [
             (base, ""),
+            (OWN, base),
             ("sql", base),
             ("web", base),
         ]
@@ -159,6 +164,36 @@ def test_a_name_is_replaced_and_taken_away_while_requests_run(world: World) -> N
         sdk.unload_adapter("new")
         with pytest.raises(ModelNotFoundError, match="served: "):
             sdk.generate(PROMPT, model="new", max_tokens=2)
+
+
+def test_names_outlast_sleep_and_new_weights(world: World, checkpoint: Path) -> None:
+    """Requests with them come and wait, while no worker is there, and are answered."""
+    cluster, stopped = world.cluster, threading.Event()
+
+    def ask() -> set[tuple[int, ...]]:
+        found = {world.tokens(OWN)}
+        while not stopped.is_set():
+            found.add(world.tokens(OWN))
+        return found
+
+    with ThreadPoolExecutor(3) as pool:
+        asking = [pool.submit(ask) for _ in range(2)]
+        try:
+            # The same weights: they begin other lives of all workers.
+            update = {"path": str(checkpoint), "mode": "wait"}
+            changed = httpx.post(f"{cluster.url}/update_weights", json=update, timeout=WAIT_S)
+            assert changed.status_code == 200, changed.text
+            assert world.post("/sleep?mode=wait").status_code == 200
+            models = httpx.get(f"{cluster.url}/v1/models").json()["data"]
+            assert OWN in {each["id"] for each in models}
+            late = pool.submit(world.tokens, OWN)
+            assert world.post("/wake_up").status_code == 200
+        finally:
+            stopped.set()
+        for each in asking:
+            assert each.result() == {world.expected("web")}
+        assert late.result() == world.expected("web")
+    cluster.wait_idle()
 
 
 def test_an_answer_goes_on_after_its_decode_worker_was_killed(world: World) -> None:

@@ -141,6 +141,25 @@ def test_adapters_beside_the_model(cluster: Cluster, decoder: Embedder, root: Pa
     assert "served: qwen3-embedding, sql" in reply.json()["error"]["message"]
 
 
+def test_requests_wait_for_sleeping_workers(cluster: Cluster, decoder: Embedder) -> None:
+    """With an adapter, too: its name outlasts the sleep."""
+    before = ask(cluster, model="sql", input=TEXTS)["data"]
+    assert httpx.post(f"{cluster.url}/sleep", timeout=60).status_code == 200
+    assert httpx.get(f"{cluster.url}/ready").status_code == 503
+    with ThreadPoolExecutor(2) as pool:
+        plain = pool.submit(check, cluster, decoder, TEXTS)
+        adapted_to = pool.submit(lambda: ask(cluster, model="sql", input=TEXTS)["data"])
+        cluster.wait_metric("baton_num_requests_waiting", 2 * len(TEXTS))
+        refused = httpx.post(f"{cluster.url}/v1/unload_lora_adapter", json={"lora_name": "sql"})
+        assert refused.status_code == 503
+        assert "prefill-0, prefill-1 sleep: wake them up first" in refused.text
+        reset = httpx.post(f"{cluster.url}/reset_prefix_cache")
+        assert reset.json() == {"success": True}
+        assert httpx.post(f"{cluster.url}/wake_up", timeout=60).status_code == 200
+        plain.result()
+        assert adapted_to.result() == before
+
+
 def test_an_embedder_writes_no_answers(cluster: Cluster) -> None:
     for url, body in (
         ("/v1/completions", {"prompt": "a"}),

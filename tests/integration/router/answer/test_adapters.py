@@ -17,11 +17,13 @@ from services.router.admission.tenant import Tenant
 from services.router.grpc.server import RouterServicer
 from services.router.openai.catalogue import one_model
 from services.router.request.resume import AnswerSoFar
+from services.router.workers import endpoints
 from shared.errors import (
     AdapterNotLoadedError,
     GenerationGoneError,
     InvalidRequestError,
     ModelNotFoundError,
+    NoWorkerError,
     UnavailableError,
     UnsupportedError,
     WorkerLostError,
@@ -143,11 +145,21 @@ async def test_an_answer_goes_on_at_another_router_with_the_same_adapter_only(be
         await bench.answer(replace(asking(bench), resumed=resumed))
 
 
-async def test_it_is_gone_with_its_last_worker(bench: Bench) -> None:
+async def test_its_name_lasts_until_a_worker_says_that_it_is_gone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two lives of a worker there is none, and its name must not be unknown."""
+    monkeypatch.setattr(endpoints, "RETURN_S", 0.0)
     decode = await worker(bench)
     request = asking(bench)
+    pool = bench.parts.endpoints
     await bench.parts.registry.deregister(decode.record.worker)
-    await bench.parts.endpoints.wait_until(lambda: not bench.parts.endpoints.everyone())
+    await pool.wait_until(lambda: not pool.everyone())
+    with pytest.raises(NoWorkerError):
+        await bench.answer(request)
+    await bench.report(await bench.add_worker())
+    async with asyncio.timeout(10):
+        await pool.wait_until(lambda: all(each.has_reported for each in pool.everyone()))
     with pytest.raises(ModelNotFoundError, match=r"served: tiny$"):
         await bench.answer(request)
 

@@ -96,3 +96,25 @@ def test_a_loaded_name_is_listed_before_it_is_reported_and_not_after_all_left() 
     assert pool.names() == ["a"]
     pool.clock.now_s += REPORTED_S
     assert pool.names() == []
+
+
+def test_names_outlast_the_time_between_two_lives_of_all_workers() -> None:
+    old, new = ref("a", 1), ref("a", 2)
+    pool = Pool(told(old), told(old))
+    assert pool.names() == ["a"]
+    # All have left for new weights; the first that is back has not reported yet.
+    pool.workers = []
+    assert (pool.adapters.find("a"), pool.names()) == (old, ["a"])
+    pool.workers = [endpoint("w0", joined_ms=3)]
+    assert (pool.adapters.find("a"), pool.names()) == (old, ["a"])
+    pool.report(told(new))
+    assert pool.adapters.find("a") == new
+    pool.report(told())
+    assert (pool.adapters.find("a"), pool.names()) == (None, [])
+    pool.report(told(new))
+    assert pool.names() == ["a"]
+    # Others come, without adapters.
+    pool.workers = [endpoint("w1")]
+    assert pool.names() == ["a"]
+    pool.report(WorkerLoad())
+    assert (pool.adapters.find("a"), pool.names()) == (None, [])
