@@ -99,10 +99,16 @@ def succeeded(answers: Mapping[Endpoint, T | BatonError]) -> dict[Endpoint, T]:
 
 def _together(failed: Mapping[Endpoint, BatonError]) -> BatonError:
     """Return one error for several: the caller's fault if it is for one of them."""
-    text = "; ".join(f"{endpoint.name}: {error}" for endpoint, error in failed.items())
+    text = "; ".join(_named(endpoint.name, error) for endpoint, error in failed.items())
     for error in failed.values():
         if isinstance(error, UnsupportedError):
             return UnsupportedError(text, param=error.param)
         if isinstance(error, InvalidRequestError):
             return InvalidRequestError(text, param=error.param)
     return UnavailableError(text)
+
+
+def _named(worker: str, error: BatonError) -> str:
+    """Return the error's text with the worker's name in front; most workers write it themselves."""
+    text = str(error)
+    return text if text.startswith((f"{worker}:", f"{worker} ")) else f"{worker}: {text}"
