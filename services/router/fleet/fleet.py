@@ -355,18 +355,42 @@ class Fleet:
             raise UnavailableError(f"{_ALL} were not {state} within {READY_S:g} s") from error
 
     async def _look(self) -> None:
-        """Update workers with weights from before the last update; end a forgotten pause."""
+        """Do all that `keep_up` does, once; what fails keeps nothing else from being done."""
+        for part in (self._update_old, self._tell_adapters, self._end_forgotten_pause):
+            try:
+                await part()
+            except BatonError as error:
+                log.warning("keep_up_failed", error=str(error))
+
+    async def _update_old(self) -> None:
+        """Update each worker with weights from before the last update, whatever others do.
+
+        Raises:
+            BatonError: some could not be updated.
+        """
         newest = self._endpoints.updated_to()
-        if newest is not None:
-            old = [each for each in self._workers() if each.record.generation < newest.generation]
-            for each in old:
-                log.warning("weights_out_of_date", worker=each.name, version=newest.weight_version)
-                weights = NewWeights(newest.weight_path, newest.weight_version, newest.generation)
-                update = WeightUpdate(self._orders, [each], weights)
+        if newest is None:
+            return
+        failed: dict[Endpoint, BatonError] = {}
+        for each in self._workers():
+            if each.record.generation >= newest.generation:
+                continue
+            log.warning("weights_out_of_date", worker=each.name, version=newest.weight_version)
+            weights = NewWeights(newest.weight_path, newest.weight_version, newest.generation)
+            update = WeightUpdate(self._orders, [each], weights)
+            try:
                 await update.prepare()
                 await update.commit()
+            except BatonError as error:
+                failed[each] = error
+        succeeded(failed)
+
+    async def _tell_adapters(self) -> None:
+        """Tell new workers of the adapters of all."""
         await self._orders.keep({each.record.address for each in self._workers()})
         await self._adapters.catch_up()
+
+    async def _end_forgotten_pause(self) -> None:
         if self._admission.is_held:
             states = (await self._states()).values()
             if not any(state.paused for state in states):
