@@ -28,13 +28,32 @@ T = TypeVar("T")
 
 MAX_LOGIT_BIAS = 100.0
 _UINT32 = 2**32
-#: Lists of bad words whose tokens are kept.
-_NUM_LISTS = 4
+#: Requests whose bad words' tokens are kept.
+_NUM_REQUESTS = 4
 #: Parameters that are about texts.
 _TEXTS = ("stop", "bad_words", "thinking_token_budget")
 #: Parameters with the same name for clients and workers; None: the model's default, otherwise the
 #: record's.
 _SAME = frozenset(GenerationParams.__slots__) & frozenset(SamplingParams.__slots__)
+
+
+class _Own:
+    """The words of one request, whose prompts have the same tuple.
+
+    Equal words of another request are others, so that no client can tell by the time what another
+    one has asked.
+    """
+
+    __slots__ = ("words",)
+
+    def __init__(self, words: tuple[str, ...]) -> None:
+        self.words = words
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Own) and other.words is self.words
+
+    def __hash__(self) -> int:
+        return id(self.words)
 
 
 class SamplingResolver:
@@ -52,8 +71,7 @@ class SamplingResolver:
         self._logprobs_mode = logprobs_mode
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
-        # The prompts of a request have the same words.
-        self._words = lru_cache(_NUM_LISTS)(self._bad_words)
+        self._words = lru_cache(_NUM_REQUESTS)(lambda own: self._bad_words(own.words))
 
     def resolve(
         self,
@@ -89,7 +107,7 @@ class SamplingResolver:
             "logit_bias": self._logit_bias(params.logit_bias),
             "allowed_token_ids": self._distinct(params.allowed_token_ids, "allowed_token_ids"),
             "logprob_token_ids": self._distinct(params.logprob_token_ids, "logprob_token_ids"),
-            "bad_words_token_ids": self._words(tuple(params.bad_words)),
+            "bad_words_token_ids": self._words(_Own(params.bad_words)),
             "eos_token_ids": self._tokenizer.eos_token_ids,
             "stop_token_ids": tuple(self._in_vocabulary(params.stop_token_ids, "stop_token_ids")),
             "thinking_budget": self._thinking_budget(params),

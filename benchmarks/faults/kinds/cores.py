@@ -126,7 +126,7 @@ async def _wanted_back(scene: Scene, path: Path, claim: Claim) -> None:
     began_s = time.monotonic()
     with closing(CoresFile(path)) as file:
         num_cores = len(file.claims())
-        with closing(CoreLease(path, 1)) as lease:
+        with closing(CoreLease(path, 1, 1)) as lease:
             threads = LibraryThreads(ThreadPlan(1, num_spare=num_cores))
             threads.share(lease)
             threads.take_cores()

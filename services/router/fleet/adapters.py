@@ -112,6 +112,7 @@ class FleetAdapters:
         """
         alive = list(self._endpoints.everyone())
         self._caught_up &= {each.record.worker for each in alive}
+        # Also when none is new: the pool notes who reports, before all of them sleep.
         wanted = self._pool.all()
         new = [
             each

@@ -46,9 +46,9 @@ class CoreLease:
     `close` may be called in any thread when no step runs; `counts` in any.
     """
 
-    def __init__(self, path: Path, num_own: int, num_usable: int | None = None) -> None:
+    def __init__(self, path: Path, num_own: int, num_usable: int) -> None:
         """`num_own`: the cores that this worker brings; `num_usable`: those that it may use, its
-        own among them, by default these alone.
+        own among them.
 
         Cores without an owner are lent as long as there are no more cores in all than the member
         that may use the most has.
@@ -61,7 +61,7 @@ class CoreLease:
         joined, error = c_int(), c_int()
         #: The library's; valid as long as this object.
         self.handle: int | None = self._library.baton_cores_join(
-            os.fsencode(path), num_own, num_usable or num_own, byref(joined), byref(error)
+            os.fsencode(path), num_own, num_usable, byref(joined), byref(error)
         )
         if not self.handle:
             reason = _REASONS.get(CoresJoin(joined.value), os.strerror(error.value))

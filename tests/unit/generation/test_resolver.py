@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -95,6 +96,7 @@ def test_a_form_after_a_space_of_its_own_is_not_said_twice() -> None:
 def test_bad_words_are_tokenised_once_for_all_prompts_of_a_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """And again for the next request: its time tells nothing of this one."""
     encode, texts = Tokenizer.encode, []
 
     def noted(self: Tokenizer, text: str, add_special_tokens: bool = True) -> list[int]:
@@ -103,11 +105,13 @@ def test_bad_words_are_tokenised_once_for_all_prompts_of_a_request(
 
     monkeypatch.setattr(Tokenizer, "encode", noted)
     resolver = SamplingResolver(TOKENIZER, vocab_size=VOCAB_SIZE)
-    for prompt in ((1,), (2,), (3,)):
-        params = GenerationParams(bad_words=("fox", "hound"))
-        found = resolver.resolve(params, prompt_token_ids=prompt, max_model_len=9)
-        assert found.bad_words_token_ids
-    assert texts == ["fox", " fox", "hound", " hound"]
+    for num_requests in (1, 2):
+        words = tuple(["fox", "hound"])  # noqa: C409 two tuples, as two requests have
+        for max_tokens in (3, 4, 5):
+            params = replace(GenerationParams(bad_words=words), max_tokens=max_tokens)
+            found = resolver.resolve(params, prompt_token_ids=(1,), max_model_len=9)
+            assert found.bad_words_token_ids
+        assert texts == ["fox", " fox", "hound", " hound"] * num_requests
 
 
 def test_logit_bias_is_clamped() -> None:

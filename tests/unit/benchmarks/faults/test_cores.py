@@ -22,10 +22,10 @@ def test_claims_are_read_from_outside(tmp_path: Path) -> None:
     assert path_of(os.getpid()) != path
     assert place_of(os.getpid(), path) == 0
     one, tasks = LibraryThreads(ThreadPlan(1, num_spare=2)), (SpunTask * 16)()
-    with closing(CoreLease(path, 1)) as lease:
+    with closing(CoreLease(path, 1, 1)) as lease:
         assert path_of(os.getpid()) == path
         assert place_of(os.getpid(), path) == 1
-        with closing(CoreLease(path, 2)), closing(CoresFile(path)) as file:
+        with closing(CoreLease(path, 2, 2)), closing(CoresFile(path)) as file:
             assert file.claims() == [Claim(1, 0, 0), Claim(2, 0, 0), Claim(2, 0, 0)]
             one.share(lease)
             one.take_cores()

@@ -106,7 +106,7 @@ def test_an_idle_worker_s_cores_are_used_until_it_takes_them(tmp_path: Path) -> 
     second.close()
     second.close()
     assert width(one) == 4, "it left: its cores are free"
-    third = CoreLease(file, 2)
+    third = CoreLease(file, 2, 2)
     assert third.counts().own == 2
     third.close()
     first.close()
@@ -150,18 +150,18 @@ def test_a_file_that_cannot_be_used_is_named(make: object, text: str, tmp_path: 
     file = tmp_path / "cores"
     make(file)  # type: ignore[operator]
     with pytest.raises(ConfigError, match=f"--core-lease {file}: .*{text}"):
-        CoreLease(file, 1)
+        CoreLease(file, 1, 1)
 
 
 def test_there_are_so_many_places(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no place for one more worker, or for its cores"):
-        CoreLease(tmp_path / "cores", 513)
+        CoreLease(tmp_path / "cores", 513, 513)
     assert not (tmp_path / "cores").exists()
-    leases = [CoreLease(tmp_path / "cores", 1) for _ in range(64)]
+    leases = [CoreLease(tmp_path / "cores", 1, 1) for _ in range(64)]
     with pytest.raises(ConfigError, match="no place"):
-        CoreLease(tmp_path / "cores", 1)
+        CoreLease(tmp_path / "cores", 1, 1)
     leases.pop().close()
-    assert CoreLease(tmp_path / "cores", 1).counts().own == 1
+    assert CoreLease(tmp_path / "cores", 1, 1).counts().own == 1
 
 
 def test_every_reason_has_a_text() -> None:
