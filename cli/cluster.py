@@ -18,6 +18,7 @@ from cli.start.ports import free_port, require_free
 from cli.start.readiness import ReadinessProbe
 from cli.start.restarts import Restarts
 from cli.start.status import StartWatch
+from shared.address import host_from_here, join_address
 from shared.rpc.tls.https_settings import HttpsSettings
 from shared.rpc.tls.identity import PeerRole
 
@@ -102,12 +103,12 @@ class ClusterSpec:
     def url(self) -> str:
         """Base URL of the HTTP API for a client on this machine."""
         scheme = "https" if self.has_https or self.certificates is not None else "http"
-        return f"{scheme}://{self.client_host}:{self.port}"
+        return f"{scheme}://{join_address(self.client_host, self.port)}"
 
     @property
     def directory(self) -> str:
         """Address of the router's gRPC services for a client on this machine."""
-        return f"{self.client_host}:{self.grpc_port}"
+        return join_address(self.client_host, self.grpc_port)
 
     @property
     def secure(self) -> Secure | None:
@@ -128,7 +129,7 @@ class ClusterSpec:
     @property
     def client_host(self) -> str:
         """Address to connect to: `host` may mean all addresses."""
-        return "127.0.0.1" if self.host in ("0.0.0.0", "") else self.host
+        return host_from_here(self.host)
 
 
 class Cluster:
@@ -269,8 +270,8 @@ class Cluster:
         host = self.spec.client_host
         scheme = self.spec.url.partition(":")[0]
         return ReadinessProbe(
-            url=f"{scheme}://{host}:{port}",
-            directory=f"{host}:{grpc_port}",
+            url=f"{scheme}://{join_address(host, port)}",
+            directory=join_address(host, grpc_port),
             secure=self.spec.secure,
             verifies_http=not self.spec.has_https,
             metadata=token_metadata(self.spec.cluster_token),
@@ -293,7 +294,9 @@ class Cluster:
         flags = ["--model", str(model.path), "--served-model-name", ",".join(model.names)]
         flags += ["--name", name, "--host", "127.0.0.1", "--port", "0"]
         if spec.redis_url is None:
-            directory = ",".join(f"{host}:{grpc_port}" for _, grpc_port in self.router_ports)
+            directory = ",".join(
+                join_address(host, grpc_port) for _, grpc_port in self.router_ports
+            )
             flags += ["--directory", directory]
         # Workers that spin on the same core slow each other down.
         flags += ["--num-threads", str(spec.num_threads), "--core-lease", "auto"]

@@ -14,6 +14,7 @@ from cli.errors import CommandError
 from cli.places import COMMAND
 from cli.start.interrupts import Terminated, interrupts
 from cli.start.status_view import StatusView
+from shared.address import join_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,11 +101,13 @@ def _ca_flag(cluster: Cluster) -> str:
 def _doctor_flags(cluster: Cluster) -> str:
     """Return flags of `baton doctor`: with TLS only the port with certificates has the workers."""
     port, grpc_port = cluster.spec.port, cluster.spec.grpc_port
+    host = cluster.spec.client_host
+    where = "" if host == "127.0.0.1" else f"--host {host} "
     secure = cluster.spec.secure
     if secure is None:
-        return f"--port {port} --grpc-port {grpc_port}"
+        return f"{where}--port {port} --grpc-port {grpc_port}"
     files = f"--tls-cert {secure.cert} --tls-key {secure.key} --tls-ca {secure.ca}"
-    return f"--port {port} --grpc-port {cluster.router_ports[0][1]} {files}"
+    return f"{where}--port {port} --grpc-port {cluster.router_ports[0][1]} {files}"
 
 
 def _metrics_doors(cluster: Cluster) -> list[str]:
@@ -112,5 +115,7 @@ def _metrics_doors(cluster: Cluster) -> list[str]:
     if len(cluster.router_ports) == 1:
         return []
     scheme, host = cluster.spec.url.partition(":")[0], cluster.spec.client_host
-    urls = " ".join(f"{scheme}://{host}:{port}/metrics" for port, _ in cluster.router_ports)
+    urls = " ".join(
+        f"{scheme}://{join_address(host, port)}/metrics" for port, _ in cluster.router_ports
+    )
     return [f"  metrics      {urls}"]

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import pydantic
 
+from shared.address import begins_with_ipv6
 from shared.arguments.numbers import read_number
 from shared.arguments.translate import translate
 from shared.errors import ConfigError
@@ -256,7 +257,7 @@ def _build(cls: type[Any], values: Mapping[str, tuple[Any, str]]) -> Any:
 
 def _parts(value: str, origin: str) -> Any:
     """A list in JSON, as vLLM takes lists, or its parts with commas between them."""
-    if not value.lstrip().startswith("["):
+    if not value.lstrip().startswith("[") or begins_with_ipv6(value):
         return [part.strip() for part in value.split(",") if part.strip()]
     try:
         return json.loads(value)

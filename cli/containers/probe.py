@@ -13,6 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cli.errors import CommandError
 from cli.security.access import open_channel, open_http
+from shared.address import join_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +29,7 @@ def probe_router(host: str, port: int, secure: Secure | None = None) -> str:
     Raises:
         CommandError: it is not up, or does not serve.
     """
-    url = f"{'http' if secure is None else 'https'}://{host}:{port}/ready"
+    url = f"{'http' if secure is None else 'https'}://{join_address(host, port)}/ready"
     try:
         with open_http(secure).open(url, timeout=TIMEOUT_S) as answer:
             return str(answer.read().decode())
@@ -45,7 +46,7 @@ def probe_worker(host: str, port: int, secure: Secure | None = None) -> str:
     Raises:
         CommandError: it is not up, or does not serve.
     """
-    target = f"{host}:{port}"
+    target = join_address(host, port)
     with open_channel(target, secure) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         try:

@@ -17,6 +17,7 @@ from cli.doctor.machine import check_machine, check_ports
 from cli.doctor.ranks import check_ranks
 from cli.doctor.surroundings import check_surroundings
 from cli.places import SHIPPED_MODEL
+from shared.address import join_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -73,12 +74,14 @@ def _cluster(
 ) -> Iterator[Finding]:
     scheme = "http" if access.secure is None else "https"
     findings = check_cluster(
-        url=f"{scheme}://{host}:{port}", directory=f"{host}:{grpc_port}", access=access
+        url=f"{scheme}://{join_address(host, port)}",
+        directory=join_address(host, grpc_port),
+        access=access,
     )
     if findings is not None:
         yield from findings
         return
-    where = f"none answers on {host}:{port} and {host}:{grpc_port}"
+    where = f"none answers on {join_address(host, port)} and {join_address(host, grpc_port)}"
     if required:
         yield fail("cluster", where, "start one: baton up")
     else:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from cli.errors import CommandError
 from cli.places import log_folder
 from cli.security.authority import Authority, write_private
+from shared.address import bare_host, is_every_host
 from shared.rpc.tls.identity import Identity, PeerRole
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def local_certificates(path: Path | None, host: str) -> CertificateFolder:
     """Return a folder's certificates, or new ones for a cluster that listens on `host` here."""
     if path is not None:
         return CertificateFolder(path.absolute())
-    hosts = () if host in ("0.0.0.0", "") else (host,)
+    hosts = () if is_every_host(host) else (bare_host(host),)
     return make_certificates(log_folder() / "certs", hosts=hosts)
 
 

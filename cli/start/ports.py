@@ -8,6 +8,7 @@ import secrets
 import socket
 
 from cli.errors import EXIT_USAGE, CommandError
+from shared.address import bare_host, family_of
 
 #: Below what Linux gives to clients and to port 0: none takes a port before its server listens.
 _FIRST, _END = 10_000, 32_768
@@ -25,8 +26,8 @@ def free_port(host: str = "127.0.0.1") -> int:
         port = _FIRST + secrets.randbelow(_END - _FIRST)
         if is_free(host, port):
             return port
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
+    with socket.socket(family_of(host), socket.SOCK_STREAM) as probe:
+        probe.bind((bare_host(host), 0))
         return int(probe.getsockname()[1])
 
 
@@ -54,9 +55,9 @@ def _hindrance(host: str, port: int) -> int | None:
     if not 0 <= port < 2**16:
         return errno.ERANGE
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        with socket.socket(family_of(host), socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
+            probe.bind((bare_host(host), port))
             probe.listen(1)
     except (socket.gaierror, UnicodeError):  # such a name cannot be written in DNS
         return errno.EADDRNOTAVAIL
@@ -67,7 +68,7 @@ def _hindrance(host: str, port: int) -> int | None:
 
 def _no_address(host: str, port: int, hindrance: int, flag: str) -> CommandError:
     """Return the error of an address where no server of this user could ever listen."""
-    advice = "--host is an IPv4 address of this machine: 127.0.0.1, or 0.0.0.0 for all of them"
+    advice = "--host is an address of this machine: 127.0.0.1, or 0.0.0.0 or :: for all of them"
     if hindrance == errno.ERANGE:
         return CommandError(
             f"{flag} {port}: a port is a number from 1 to 65535", exit_code=EXIT_USAGE

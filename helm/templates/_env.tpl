@@ -23,7 +23,7 @@
 {{- define "baton.clusterEnv" -}}
 {{- $root := .root -}}
 - name: BATON_HOST
-  value: 0.0.0.0
+  value: {{ $root.Values.listenHost | quote }}
 - name: BATON_CLUSTER_TOKEN
   value: /etc/baton/token/cluster-token
 - name: BATON_REDIS_URL

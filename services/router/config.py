@@ -18,6 +18,7 @@ from services.router.settings.cors import CorsSettings
 from services.router.settings.planner import PlannerSettings
 from services.router.settings.responses import ResponseSettings
 from services.router.settings.templates import TemplateSettings
+from shared.address import join_address
 from shared.config import flag_name, setting, with_values
 from shared.errors import ConfigError
 from shared.folder.changes import FolderChanges
@@ -347,7 +348,7 @@ class RouterConfig:
     def grpc_addresses(self) -> tuple[str, ...]:
         """Addresses of the gRPC services; the first one is for clients."""
         ports = [port for port in (self.grpc_port, self.own_grpc_port) if port is not None]
-        return tuple(f"{self.host}:{port}" for port in ports)
+        return tuple(join_address(self.host, port) for port in ports)
 
     @property
     def own_model(self) -> Path:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from shared.address import needs_ipv6
 from shared.errors import ConfigError, RankError
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class PlanSocketSender:
         # A message to a follower that is gone is an error.
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         try:
+            self._socket.setsockopt(zmq.IPV6, needs_ipv6(endpoint))
             self._socket.bind(endpoint)
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
@@ -170,6 +172,7 @@ class PlanSocketReceiver:
         self._poller = zmq.Poller()
         for each in (self._socket, self._monitor):
             self._poller.register(each, zmq.POLLIN)
+        self._socket.setsockopt(zmq.IPV6, needs_ipv6(address))
         self._socket.connect(address)
         self._acknowledge()
 

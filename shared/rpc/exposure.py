@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 from urllib.parse import urlsplit
 
+from shared.address import bare_host
 from shared.config import setting
 from shared.errors import ConfigError
 
@@ -32,7 +33,7 @@ class AccessSettings:
 
 def is_loopback(host: str) -> bool:
     """Return whether only this machine can reach a server on `host`. Looks names up."""
-    host = host.removeprefix("[").removesuffix("]")
+    host = bare_host(host)
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

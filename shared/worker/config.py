@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 from typing import Literal
 
+from shared.address import is_every_host, join_address
 from shared.config import flag_name, setting
 from shared.engine.settings.choices import SchedulingPolicy
 from shared.engine.settings.engine import EngineConfig
@@ -25,9 +26,7 @@ from shared.telemetry.vllm_names import (
 )
 from shared.worker.reuse_settings import ReuseSettings
 
-#: Hosts that mean every address of the machine.
 MAX_NICENESS = 19
-_WILDCARDS = frozenset({"0.0.0.0", "::", ""})
 
 
 class DrainMode(StrEnum):
@@ -197,14 +196,14 @@ class WorkerConfig:
 
     def address(self, bound_port: int) -> str:
         """Return host:port for other processes, given the port of the gRPC services."""
-        return f"{self.reachable_host}:{self.advertise_port or bound_port}"
+        return join_address(self.reachable_host, self.advertise_port or bound_port)
 
     @property
     def reachable_host(self) -> str:
         """The host in the addresses for other processes."""
         if self.advertise_host is not None:
             return self.advertise_host
-        return socket.gethostname() if self.host in _WILDCARDS else self.host
+        return socket.gethostname() if is_every_host(self.host) else self.host
 
     def __post_init__(self) -> None:
         if self.engine.scheduling_policy is None:

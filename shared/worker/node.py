@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, start_http_server
 
+from shared.address import bare_host, is_every_host, join_address
 from shared.engine.ranks.handshake import OwnNode
 from shared.engine.ranks.node import Node
 from shared.engine.ranks.processes import LogSettings
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from shared.rpc.auth import ClusterToken
     from shared.worker.config import WorkerConfig
 
-_EVERY_ADDRESS = frozenset({"0.0.0.0", "::", "[::]"})
 #: What is loaded depends on these; all else comes with orders of rank 0.
 _ALIKE = (
     "dtype",
@@ -41,7 +41,7 @@ def own_node(config: WorkerConfig, token: ClusterToken | None) -> OwnNode:
     Raises:
         ConfigError: the model is not there.
     """
-    is_set = config.host not in _EVERY_ADDRESS and config.host != "127.0.0.1"
+    is_set = not is_every_host(config.host) and config.host != "127.0.0.1"
     if is_loopback(config.host) and not is_loopback(config.ranks.master_addr):
         is_set = False
     return OwnNode(
@@ -72,9 +72,9 @@ def follow_node_0(config: WorkerConfig, role: Role, token: ClusterToken | None) 
         registry = CollectorRegistry()
         registry.register(RankCollector(node.pids, model=config.model.name))
         try:
-            start_http_server(config.metrics_port, config.host, registry)
+            start_http_server(config.metrics_port, bare_host(config.host), registry)
         except OSError as error:
-            message = f"cannot listen at {config.host}:{config.metrics_port}: {error}"
+            message = f"cannot listen at {join_address(config.host, config.metrics_port)}: {error}"
             raise ConfigError(message) from error
     return node.follow()
 

@@ -17,6 +17,7 @@ import grpc
 from prometheus_client.parser import text_string_to_metric_families
 
 from baton.v1 import router_pb2_grpc, worker_pb2, worker_pb2_grpc
+from shared.address import join_address
 from tests.fakes.processes.warm_process import WarmProcess
 from tests.fakes.servers.ports import free_port
 
@@ -80,6 +81,7 @@ class Cluster:
         token: tuple[Path, str] | None = None,
         operator_key: str | None = None,
         placement: str = "disaggregated",
+        host: str = "127.0.0.1",
     ) -> None:
         """`token`: file and value of what the cluster's processes share.
 
@@ -88,13 +90,14 @@ class Cluster:
         self._operator_key = operator_key
         self.model = model
         self._directory = directory
+        self.host = host
         self.http_port, self.grpc_port = free_port(), free_port()
         self.workers: dict[str, Process] = {}
         #: Other hosts of workers.
         self.nodes: dict[str, Process] = {}
         self.addresses: dict[str, str] = {}
         #: How a worker finds its directory.
-        self.directory_flags: tuple[str, ...] = ("--directory", f"127.0.0.1:{self.grpc_port}")
+        self.directory_flags: tuple[str, ...] = ("--directory", self.at(self.grpc_port))
         if redis_url is not None:
             self.directory_flags = ("--redis-url", redis_url)
             router_flags = (*router_flags, *self.directory_flags)
@@ -108,16 +111,21 @@ class Cluster:
             "router",
             "services.router",
             "--model", str(model),
+            "--host", host,
             "--port", str(self.http_port),
             "--grpc-port", str(self.grpc_port),
             "--placement", placement,
             *router_flags,
         )  # fmt: skip
 
+    def at(self, port: int | str) -> str:
+        """Host and port."""
+        return join_address(self.host, port)
+
     @property
     def url(self) -> str:
         """Base of the HTTP API."""
-        return f"http://127.0.0.1:{self.http_port}"
+        return f"http://{self.at(self.http_port)}"
 
     @property
     def processes(self) -> list[Process]:
@@ -147,7 +155,7 @@ class Cluster:
         elif lease_s is not None:
             command = ["tests.fakes.worker.short_lease", str(lease_s), role]
         port = free_port()
-        self.addresses[name] = f"127.0.0.1:{port}"
+        self.addresses[name] = self.at(port)
         self.workers[name] = self._process(
             name,
             *command,
@@ -155,6 +163,7 @@ class Cluster:
             "--name", name,
             "--served-model-name", self.model.name,
             *self.directory_flags,
+            "--host", self.host,
             "--port", str(port),
             "--num-threads", "1",
             *flags,
@@ -206,7 +215,7 @@ class Cluster:
 
     def router_stub(self) -> router_pb2_grpc.RouterStub:
         """A blocking client of the router's gRPC service."""
-        return router_pb2_grpc.RouterStub(grpc.insecure_channel(f"127.0.0.1:{self.grpc_port}"))
+        return router_pb2_grpc.RouterStub(grpc.insecure_channel(self.at(self.grpc_port)))
 
     def load(self, name: str) -> worker_pb2.GetLoadResponse:
         """What a worker says of its blocks now."""
@@ -218,7 +227,7 @@ class Cluster:
     def metric(self, name: str, metric: str, **labels: str) -> float:
         """A sample of a worker that was started with `--metrics-port`; 0 if there is none."""
         port = self.workers[name].argv[self.workers[name].argv.index("--metrics-port") + 1]
-        return _sample(Request(f"http://127.0.0.1:{port}/metrics"), metric, labels)
+        return _sample(Request(f"http://{self.at(port)}/metrics"), metric, labels)
 
     def router_metric(self, metric: str, **labels: str) -> float:
         """A sample of the router, which asks for no key; 0 if there is none."""
@@ -271,7 +280,7 @@ class Cluster:
         """Prefill and decode workers that the router's directory knows."""
         from baton.v1 import common_pb2, directory_pb2, directory_pb2_grpc
 
-        with grpc.insecure_channel(f"127.0.0.1:{self.grpc_port}") as channel:
+        with grpc.insecure_channel(self.at(self.grpc_port)) as channel:
             stub = directory_pb2_grpc.DirectoryStub(channel)
             request = directory_pb2.ListWorkersRequest()
             found = stub.ListWorkers(request, timeout=5, metadata=self.metadata).workers

@@ -116,7 +116,7 @@ class Bench:
         self.contents = contents
         self.publisher = KvEventPublisher(
             endpoint="tcp://127.0.0.1:*",
-            replay_endpoint="tcp://127.0.0.1:*",
+            replay_endpoint="tcp://[::1]:*",
             topic="kv",
         )
         self._events = CacheEvents(contents, layout=LAYOUT)
@@ -151,6 +151,7 @@ class Bench:
         _, endpoint = self.publisher.endpoints
         assert endpoint is not None
         dealer = self._context.socket(zmq.DEALER)
+        dealer.setsockopt(zmq.IPV6, 1)
         dealer.connect(endpoint)
         await dealer.send_multipart((b"", first.to_bytes(8, "big")))
         found: list[tuple[int, list[dict[str, Any]]]] = []

@@ -13,6 +13,7 @@ from services.router.doors.direct_body import DirectBody
 from services.router.doors.http_protocol import limited_protocol
 from services.router.doors.slow_clients import STALL_S, SlowClients
 from services.router.openai.replies.sse import DIRECT_BODY, DIRECT_SEND
+from shared.address import bare_host, family_of, join_address
 from shared.errors import ConfigError
 from shared.generation.limits import DEFAULT_LIMITS, RequestLimits
 
@@ -106,11 +107,17 @@ class HttpServer:
 
 
 def _listen(host: str, port: int, *, share: bool) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    family = family_of(host)
     try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=share)
+        return socket.create_server(
+            (bare_host(host), port),
+            family=family,
+            backlog=BACKLOG,
+            reuse_port=share,
+            dualstack_ipv6=family == socket.AF_INET6,
+        )
     except OSError as error:
-        message = f"cannot listen on {host}:{port}: {error.strerror or error}"
+        message = f"cannot listen on {join_address(host, port)}: {error.strerror or error}"
         raise ConfigError(message) from error
 
 

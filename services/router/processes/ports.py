@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from shared.address import bare_host, family_of, join_address
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,15 +44,14 @@ def held_ports(config: RouterConfig) -> Iterator[RouterConfig]:
 
 
 def _bind(host: str, port: int, *, shared: bool) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    holder = socket.socket(family, socket.SOCK_STREAM)
+    holder = socket.socket(family_of(host), socket.SOCK_STREAM)
     try:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        holder.bind((host, port))
+        holder.bind((bare_host(host), port))
     except OSError as error:
         holder.close()
-        message = f"cannot listen on {host}:{port}: {error.strerror or error}"
+        message = f"cannot listen on {join_address(host, port)}: {error.strerror or error}"
         raise ConfigError(message) from error
     return holder

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from shared.address import join_address
 from shared.connector.registry import ConnectorSettings
 from shared.connector.remote.address import TIMEOUT_S, EndpointAddress
 from shared.connector.remote.server import EndpointServer
@@ -112,7 +113,8 @@ def _server(memory: KVMemory, settings: EndpointSettings) -> EndpointServer:
     return EndpointServer(
         memory,
         ConnectorSettings(
-            endpoint=f"tcp://{settings.host}:0", advertise_host=settings.advertise_host
+            endpoint=f"tcp://{join_address(settings.host, 0)}",
+            advertise_host=settings.advertise_host,
         ),
         rank=settings.rank,
         token=settings.token,

@@ -12,6 +12,7 @@ import structlog
 import zmq
 import zmq.asyncio
 
+from shared.address import is_every_host, join_address
 from shared.connector.protocol.tasks import Tasks
 from shared.connector.remote.acts import Acts
 from shared.connector.remote.address import TIMEOUT_S, heartbeat_s
@@ -42,7 +43,6 @@ log = structlog.get_logger(__name__)
 MOST_CALLS = 1 << 17
 #: Changes are told so often.
 _NEWS_S = 0.25
-_ALL_ADDRESSES = ("*", "0.0.0.0", "[::]")
 #: See `FrameTransport`: libzmq reports the loss of a connection a moment before it forgets it.
 _PROBE_DELAYS_S = (0.0, 0.05, 0.5)
 
@@ -76,13 +76,14 @@ class EndpointServer:
             ConfigError: see `TokenKeys`; or peers could not know the host's address.
         """
         host = settings.endpoint.removeprefix("tcp://").rpartition(":")[0]
-        if host in _ALL_ADDRESSES and settings.advertise_host is None:
+        reached_host = settings.advertise_host if is_every_host(host) else host
+        if reached_host is None:
             raise ConfigError(f"rank {rank} listens at {host}: it needs an advertised host, too")
         self.address = ""
         self._rank = rank
         self._endpoint = f"tcp://{host}:0"
         #: Rank 0 is no peer: it reaches this host as the group's other connections do.
-        self._reached_host = settings.advertise_host if host in _ALL_ADDRESSES else host
+        self._reached_host = reached_host
         self._timeout_s = timeout_s
         self._security = TokenKeys(token, "server")
         self._acts = Acts(memory, settings)
@@ -115,7 +116,7 @@ class EndpointServer:
                 f"rank {self._rank} cannot listen at {self._endpoint}: {error}"
             ) from error
         port = self._router.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2]
-        self.address = f"tcp://{self._reached_host}:{port}"
+        self.address = f"tcp://{join_address(self._reached_host, port)}"
         self._monitor = self._sockets.monitor(self._router)
         self._tasks.spawn(self._serve(self._router), on_exit=self._end)
         self._tasks.spawn(watch(self._monitor, self._probe), on_exit=lambda _: None)

@@ -11,6 +11,7 @@ import numpy as np
 import zmq
 import zmq.asyncio
 
+from shared.address import is_every_host, join_address
 from shared.connector.base import Offer
 from shared.connector.packing.rule import PackingMode
 from shared.connector.protocol.block_io import BlockIO, Packed
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from shared.kv.memory import KVMemory
 
 _IPC = "ipc://"
-_WILDCARDS = ("tcp://*:", "tcp://0.0.0.0:", "tcp://[::]:")
 #: libzmq reports the loss of a connection a moment before it forgets the peer.
 _PROBE_DELAYS_S = (0.0, 0.05, 0.5)
 _NO_SECURITY = PlainText()
@@ -75,7 +75,8 @@ class FrameTransport(BaseTransport):
         packing: PackingMode = PackingMode.OFF,
     ) -> None:
         """Make the connector. packing: only of one whose pieces carry bytes."""
-        if endpoint.startswith(_WILDCARDS) and advertise_host is None:
+        host = endpoint.removeprefix("tcp://").rpartition(":")[0]
+        if is_every_host(host) and advertise_host is None:
             raise ConfigError(f"endpoint {endpoint} needs an advertise_host that peers can reach")
         super().__init__(worker=worker, memory=memory, io=io, limits=limits, packing=packing)
         self._block_bytes = memory.layout.block_bytes
@@ -129,7 +130,9 @@ class FrameTransport(BaseTransport):
         self._address = router.getsockopt_string(zmq.LAST_ENDPOINT)
         if not self._address.startswith(_IPC):
             host, _, port = self._address.removeprefix("tcp://").rpartition(":")
-            self._address = f"tcp://{self._advertise_host or host}:{self._advertise_port or port}"
+            self._address = (
+                f"tcp://{join_address(self._advertise_host or host, self._advertise_port or port)}"
+            )
         self._address = self._security.advertise(self._address)
         self._monitor = self._sockets.monitor(router)
         self._tasks.spawn(self._serve(router), on_exit=self._unserved)

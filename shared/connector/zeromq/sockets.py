@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 import zmq
 import zmq.asyncio
 
+from shared.address import needs_ipv6
 from shared.connector.protocol.frame import MAX_FRAME_BYTES
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ class Sockets:
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._security.secure_server(socket)
         try:
+            socket.setsockopt(zmq.IPV6, needs_ipv6(endpoint))
             socket.bind(endpoint)
         except zmq.ZMQError:
             socket.close(0)
@@ -139,7 +141,9 @@ class Sockets:
         socket.setsockopt(zmq.RECONNECT_IVL, -1)
         monitor = self.monitor(socket)
         try:
-            socket.connect(self._security.secure_client(socket, address))
+            endpoint = self._security.secure_client(socket, address)
+            socket.setsockopt(zmq.IPV6, needs_ipv6(endpoint))
+            socket.connect(endpoint)
         except zmq.ZMQError:
             close(socket, monitor)
             raise

@@ -11,6 +11,7 @@ from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
 
+from shared.address import split_address
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -138,7 +139,4 @@ def _with_password_file(url: str, path: Path) -> tuple[str, PasswordFile]:
 
 
 def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.strip().rpartition(":")
-    if not colon:
-        return text.strip(), SENTINEL_PORT
-    return host.strip("[]"), int(port)
+    return split_address(text.strip(), SENTINEL_PORT)

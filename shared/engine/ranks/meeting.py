@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from shared.address import join_address
 from shared.engine.ranks.channels.socket import listen
 from shared.engine.ranks.handshake import (
     HANDSHAKE_S,
@@ -134,7 +135,7 @@ class Meeting:
         log.info(
             "waiting_for_nodes",
             missing=missing,
-            at=f"{self._settings.master_addr}:{self._settings.master_port}",
+            at=join_address(self._settings.master_addr, self._settings.master_port),
         )
 
     def _accept(self) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
+from shared.address import bare_host, join_address
 from shared.engine.ranks.handshake import (
     HANDSHAKE_S,
     Leaving,
@@ -151,16 +152,16 @@ class Node:
     def _connect(self) -> socket.socket:
         settings, host = self._settings, self._own.host
         connection = socket.create_connection(
-            (settings.master_addr, settings.master_port),
+            (bare_host(settings.master_addr), settings.master_port),
             HANDSHAKE_S,
-            None if host is None else (host, 0),
+            None if host is None else (bare_host(host), 0),
         )
         keep_alive(connection, settings.distributed_timeout_seconds)
         return connection
 
     @property
     def _where(self) -> str:
-        return f"{self._settings.master_addr}:{self._settings.master_port}"
+        return join_address(self._settings.master_addr, self._settings.master_port)
 
     def _seat(self, rank: int, welcome: Welcome, host: str) -> Seat:
         own = self._settings.ranks_of(self._settings.node_rank)

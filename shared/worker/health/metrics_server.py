@@ -15,6 +15,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import make_wsgi_app
 
+from shared.address import bare_host, family_of, join_address
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,12 +54,13 @@ def serve_metrics(
         ConfigError: the port is in use.
     """
     app = _app(registry, is_serving, asyncio.get_running_loop())
-    kind = _Server6 if ":" in host else _Server
+    kind = _Server6 if family_of(host) == socket.AF_INET6 else _Server
     try:
-        server = make_server(host, port, app, server_class=kind, handler_class=_Handler)
+        server = make_server(bare_host(host), port, app, server_class=kind, handler_class=_Handler)
     except OSError as error:
         raise ConfigError(
-            f"cannot serve metrics on {host}:{port}: {error}; choose another --metrics-port"
+            f"cannot serve metrics on {join_address(host, port)}: {error}; "
+            "choose another --metrics-port"
         ) from error
     thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
     thread.start()

@@ -19,6 +19,7 @@ import structlog
 import zmq
 import zmq.asyncio
 
+from shared.address import needs_ipv6
 from shared.errors import ConfigError
 from shared.rpc.cancellation import running
 from shared.worker.kv_events.events import AllBlocksCleared, EventBatch
@@ -63,9 +64,11 @@ class KvEventPublisher:
         self._publisher.set(zmq.SNDHWM, HIGH_WATER_MARK)
         self._replay: zmq.asyncio.Socket | None = None
         try:
+            self._publisher.set(zmq.IPV6, needs_ipv6(endpoint))
             self._publisher.bind(endpoint)
             if replay_endpoint is not None:
                 self._replay = self._context.socket(zmq.ROUTER)
+                self._replay.set(zmq.IPV6, needs_ipv6(replay_endpoint))
                 self._replay.bind(replay_endpoint)
         except zmq.ZMQError as error:
             self.close()

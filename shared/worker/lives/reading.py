@@ -21,6 +21,7 @@ from baton.v1 import (
     worker_pb2,
     worker_pb2_grpc,
 )
+from shared.address import join_address
 from shared.directory.base import WorkerLoad, WorkerRecord
 from shared.directory.probe import probe_digest
 from shared.errors import DrainingError, UnsupportedError
@@ -207,7 +208,7 @@ async def read_life(
         add_service(reader, server.server)
         worker_pb2_grpc.add_WorkerServicer_to_server(ReaderServicer(reader), server.server)
         lifecycle_pb2_grpc.add_LifecycleServicer_to_server(ReaderOrders(reader), server.server)
-        await server.start(f"{config.host}:{config.port}")
+        await server.start(join_address(config.host, config.port))
         stack.push_async_callback(server.stop, 0)
         _report(reader, server, stack)
         address = config.address(server.port)

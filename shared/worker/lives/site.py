@@ -6,6 +6,8 @@ from collections.abc import Callable  # noqa: TC003 read at run time by dataclas
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shared.address import join_address
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -71,7 +73,7 @@ class Site:
         if server.port:
             await server.set_serving(serving=True)
         else:
-            await server.start(f"{config.host}:{config.port}")
+            await server.start(join_address(config.host, config.port))
         return config.address(server.port)
 
     async def close(self, no_services: ServiceSet) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from shared.address import join_address
 from shared.connector.device.staged import StagedConnector
 from shared.connector.device.staging_pool import StagingPool
 from shared.connector.instrumented import InstrumentedConnector
@@ -81,15 +82,12 @@ async def _create_for_rank(
 
 def _settings(config: WorkerConfig, rank: int) -> ConnectorSettings:
     """Return a rank's settings: fixed ports are those of the first rank, the others' follow."""
-    port, advertised = (
-        number and number + rank
-        for number in (config.transfer_port, config.advertise_transfer_port)
-    )
+    port, advertised = config.transfer_port, config.advertise_transfer_port
     return ConnectorSettings(
         runtime_dir=config.runtime_dir or default_runtime_dir(),
-        endpoint=f"tcp://{config.host}:{port}",
+        endpoint=f"tcp://{join_address(config.host, port and port + rank)}",
         advertise_host=config.reachable_host,
-        advertise_port=advertised,
+        advertise_port=advertised and advertised + rank,
         encrypt=config.encrypts_transfers,
         packing=PackingMode(config.transfer_packing),
     )

@@ -76,7 +76,7 @@ class Observed:
         if name == "router":
             return self.cluster.url.removeprefix("http://")
         argv = self.cluster.workers[name].argv
-        return f"127.0.0.1:{argv[argv.index('--metrics-port') + 1]}"
+        return self.cluster.at(argv[argv.index("--metrics-port") + 1])
 
     def metrics(self, name: str) -> str:
         """Of a process, as Prometheus reads them."""
@@ -86,14 +86,14 @@ class Observed:
 
 @pytest.fixture(scope="module")
 def observed(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
-    """A router, a prefill and a decode worker."""
+    """A router, a prefill and a decode worker, which reach each other by IPv6."""
     folder = tmp_path_factory.mktemp("observed")
     collector = OtlpCollector()
     flags = ("--log-format", "json", "--metrics-names", "vllm")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.port}")
         environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
-        cluster = Cluster(checkpoint, folder, router_flags=(*flags, "--log-requests"))
+        cluster = Cluster(checkpoint, folder, router_flags=(*flags, "--log-requests"), host="::1")
         try:
             for role in ("prefill", "decode"):
                 more = ("--local-prefill-threshold", "0") if role == "decode" else ()

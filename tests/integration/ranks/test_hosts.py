@@ -98,7 +98,7 @@ def test_answers_are_those_of_one_process(
 
 
 def test_a_program_may_be_host_0(model: Path, tmp_path: Path) -> None:
-    """With vLLM's words; a program is no other host, and has no tiers there."""
+    """With vLLM's words, and IPv6; a program is no other host, and has no tiers there."""
     prompt = {"prompt_token_ids": [5, 6, 7, 8, 9]}
     ten = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True, detokenize=False)
     settings: dict[str, Any] = {**MODEL, "num_blocks": 64, "skip_tokenizer_init": True}
@@ -109,8 +109,8 @@ def test_a_program_may_be_host_0(model: Path, tmp_path: Path) -> None:
         llm.close()
         return list(output.outputs[0].token_ids)
 
-    with hosts(tmp_path, tensor_parallel_size=2, nnodes=2) as found:
-        found.start(1)
+    with hosts(tmp_path, tensor_parallel_size=2, nnodes=2, master_addr="::1") as found:
+        found.start(1, {"host": "::1"})
         assert answer(**found.settings(), distributed_executor_backend="mp") == answer()
         for other, reason in (
             ({"node_rank": 1}, "node_rank 1: a program is node 0; .* baton serve decode"),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from shared.worker.config import WorkerConfig
     from tests.unit.helm.chart import Object
 
-STATEFUL = ("--set", "pools.decode.leaderWorkerSet.enabled=false")
+STATEFUL = ("--set", "pools.decode.leaderWorkerSet.enabled=false,listenHost=::")
 #: Of `LeaderWorkerSetSpec` and below, version v1: what the operator's types have.
 GROUP_FIELDS = {
     "": {"replicas", "leaderWorkerTemplate", "rolloutStrategy", "startupPolicy", "networkConfig"},
@@ -35,6 +35,16 @@ def config_of(container: Object, **labels: str) -> WorkerConfig:
     environ = {key: value or labels.get(key, "x") for key, value in env(container).items()}
     words = [word.replace("$(LWS_LEADER_ADDRESS)", "first.hosts") for word in container["args"][2:]]
     return load_config(WorkerProgramConfig, words, prog="test", environ=environ).worker
+
+
+def test_pods_listen_where_they_are_told(stateful: Rendered) -> None:
+    for group in stateful.of("StatefulSet", pool="decode"):
+        [container] = group["spec"]["template"]["spec"]["containers"]
+        assert config_of(container).host == "::"
+    [router] = stateful.one("Deployment", component="router")["spec"]["template"]["spec"][
+        "containers"
+    ]
+    assert env(router)["BATON_HOST"] == "::"
 
 
 def test_a_worker_is_a_stateful_set_whose_pods_know_the_first(stateful: Rendered) -> None:

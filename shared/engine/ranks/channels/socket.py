@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from torch._C import _distributed_c10d as c10d
 
+from shared.address import bare_host, family_of, join_address
 from shared.errors import ConfigError, RankError
 from shared.model.sharding.split import Split
 from shared.ranks.alone import Alone
@@ -71,13 +72,19 @@ def listen(host: str, port: int, backlog: int) -> socket.socket:
     until_s = time.monotonic() + _NAME_S
     while True:
         try:
-            return socket.create_server((host, port), backlog=backlog)
+            family = family_of(host)
+            return socket.create_server(
+                (bare_host(host), port),
+                family=family,
+                backlog=backlog,
+                dualstack_ipv6=family == socket.AF_INET6,
+            )
         except OSError as error:
             is_unknown = isinstance(error, socket.gaierror)
             if not is_unknown or time.monotonic() > until_s:
                 raise ConfigError(
-                    f"node 0 cannot listen at {host}:{port}: {error}; --master-addr is an address "
-                    "of its host, and --master-port must be free there"
+                    f"node 0 cannot listen at {join_address(host, port)}: {error}; --master-addr "
+                    "is an address of its host, and --master-port must be free there"
                 ) from error
         time.sleep(_NAME_STEP_S)
 
@@ -202,7 +209,7 @@ class SocketChannels:
     ) -> PlanSocketSender:
         more = {} if room is None else {"room": room}
         sender = PlanSocketSender(
-            f"tcp://{self._group.host}:0",
+            f"tcp://{join_address(self._group.host, 0)}",
             size,
             timeout_s=self._group.timeout_s,
             names=names,

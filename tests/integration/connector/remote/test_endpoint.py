@@ -52,10 +52,10 @@ def harness(tmp_path: Path) -> RemoteHarness:
 
 
 @asynccontextmanager
-async def an_endpoint() -> AsyncIterator[EndpointServer]:
+async def an_endpoint(host: str = "127.0.0.1") -> AsyncIterator[EndpointServer]:
     """A server without a client."""
     memory = KVMemory(LAYOUT, NUM_BLOCKS)
-    settings = ConnectorSettings(endpoint="tcp://127.0.0.1:0")
+    settings = ConnectorSettings(endpoint=f"tcp://{host}:0")
     server = EndpointServer(memory, settings, rank=3, token=TOKEN)
     await server.start()
     try:
@@ -122,8 +122,9 @@ async def test_only_the_token_opens_an_endpoint() -> None:
         TokenKeys(b"short", "server")
 
 
-async def test_one_client_for_the_whole_life() -> None:
-    async with an_endpoint() as server:
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+async def test_one_client_for_the_whole_life(host: str) -> None:
+    async with an_endpoint(host) as server:
         async with a_client(server.address) as first:
             await first.start()
             async with a_client(server.address) as second:
