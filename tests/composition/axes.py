@@ -1,8 +1,8 @@
 """The features that meet each other, and what each value of them sets.
 
 A new feature is a value here, or an axis of its own. An axis whose values are settings of workers
-returns flags; one that shapes a request is read by `request.py`, one that breaks something by
-`faults.py`, one that prepares a cache by `sources.py`.
+returns flags; one that shapes a request is read by `request.py`; one that changes or breaks
+something, or prepares a cache, by `system.py`.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ REQUESTS: Mapping[str, Mapping[str, Any]] = {
     "stop string": {"temperature": 0.9, "seed": 10, "stop": "late"},
     "beams": {"temperature": 0.0, "n": 2},
 }
-FAULTS = ("none", "client gone", "prefill killed", "decode killed", "decode drained")
+EVENTS = ("none", "client gone", "prefill killed", "decode killed", "decode drained")
 
 AXES: Mapping[str, tuple[str, ...]] = {
     "family": tuple(FAMILIES),
@@ -189,5 +189,5 @@ AXES: Mapping[str, tuple[str, ...]] = {
     "prefill : decode": tuple(SHAPES),
     "ranks, prefill : decode": tuple(RANKS),
     "request": tuple(REQUESTS),
-    "fault": FAULTS,
+    "event": EVENTS,
 }

@@ -106,7 +106,7 @@ class Asked:
         own, plain, other = ADAPTERS[row["adapter"]]
         self._is_exact = is_exact(row)
         self._rounds_kv = rounds_kv(row)
-        self._in_order = row["prefix from"] == "prefill's cache" and row["fault"] == "none"
+        self._in_order = row["prefix from"] == "prefill's cache" and row["event"] == "none"
         self.plain = Stream(
             "plain", prompt_of(45, seed=12), {"temperature": 0.0}, adapter=adapters.get(plain)
         )
@@ -115,8 +115,8 @@ class Asked:
         if other is not None:
             params = {"temperature": 0.0, "max_tokens": NUM_OTHER_TOKENS}
             self.other = Stream("other", prompt, params, adapter=adapters[other])
-        if row["fault"].startswith("decode"):
-            # It is not over before the fault.
+        if row["event"].startswith("decode"):
+            # It is not over before the event.
             self.plain.params["max_tokens"] = NUM_LONG_TOKENS[row["executor"]]
         is_beams = row["request"] == "beams"
         self.beams = Beams(prompt, adapters.get(own)) if is_beams else None

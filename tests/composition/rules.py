@@ -175,12 +175,12 @@ RULES = (
         "there is no tier to load from",
     ),
     Rule(
-        ("fault", ("prefill killed",)),
+        ("event", ("prefill killed",)),
         ("prefill : decode", ("0 : 1",)),
         "there is no prefill worker",
     ),
     Rule(
-        ("fault", ("decode killed", "decode drained")),
+        ("event", ("decode killed", "decode drained")),
         ("prefill : decode", ("0 : 1",)),
         "no second worker could go on",
     ),

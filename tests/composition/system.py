@@ -65,7 +65,7 @@ class System:
                 self.cluster.add_worker(role, name, *flags, *own, *sizes)
 
     def run(self) -> None:
-        """Ask the row's request beside a plain one, through its fault.
+        """Ask the row's request beside a plain one, through its event.
 
         Fails unless every token and vector is the engine's, and PEFT's where it computes the same,
         the prefix came from where the row says, and every block is back afterwards.
@@ -76,11 +76,11 @@ class System:
         loads = self._num_loads()
         asked = self._asked(self.row)
         asked.start(self.cluster)
-        FAULTS[self.row["fault"]](self, asked)
+        EVENTS[self.row["event"]](self, asked)
         asked.finish()
-        if self.row["fault"] == "none":
+        if self.row["event"] == "none":
             self._check_ways(asked)
-        if self.row["prefix from"] == "offload" and not self.row["fault"].startswith("decode"):
+        if self.row["prefix from"] == "offload" and not self.row["event"].startswith("decode"):
             assert self._num_loads() > loads
         self._check_refusals()
         again = self._asked({**self.row, "request": "greedy", "grammar": "none"})
@@ -161,7 +161,7 @@ class System:
             others = asked.other.usage.sources
             assert (others.local_hit, others.transferred_hit) == (0, 0)
 
-    # Faults: each strikes while both streams are being written.
+    # Events: each comes while both streams are being written.
 
     def nothing(self, asked: Asked) -> None:
         """Break nothing."""
@@ -198,7 +198,7 @@ class System:
         until(lambda: all(stream.num_seen >= NUM_BEFORE for stream in asked.streams))
 
 
-FAULTS: dict[str, Callable[[System, Asked], None]] = {
+EVENTS: dict[str, Callable[[System, Asked], None]] = {
     "none": System.nothing,
     "client gone": System.client_gone,
     "prefill killed": System.prefill_killed,

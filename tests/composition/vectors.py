@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: What a worker that makes vectors beside answers is started with.
 FLAGS = ("--runner", "generate", "--convert", "embed")
-#: Times that they are asked for: the first time beside prompts, later beside answers and faults.
+#: Times that they are asked for: the first time beside prompts, later beside answers and events.
 NUM_TURNS = 3
 #: By how much numbers of vectors of the length 1 may differ.
 BOUND = 2e-5
