@@ -172,7 +172,10 @@ REQUESTS: Mapping[str, Mapping[str, Any]] = {
     "stop string": {"temperature": 0.9, "seed": 10, "stop": "late"},
     "beams": {"temperature": 0.0, "n": 2},
 }
-EVENTS = ("none", "client gone", "prefill killed", "decode killed", "decode drained")
+EVENTS = (
+    *("none", "client gone", "prefill killed", "decode killed", "decode drained"),
+    *("paused", "asleep", "new weights"),
+)
 
 AXES: Mapping[str, tuple[str, ...]] = {
     "family": tuple(FAMILIES),

@@ -115,7 +115,7 @@ class Asked:
         if other is not None:
             params = {"temperature": 0.0, "max_tokens": NUM_OTHER_TOKENS}
             self.other = Stream("other", prompt, params, adapter=adapters[other])
-        if row["event"].startswith("decode"):
+        if row["event"].startswith("decode") or row["event"] == "paused":
             # It is not over before the event.
             self.plain.params["max_tokens"] = NUM_LONG_TOKENS[row["executor"]]
         is_beams = row["request"] == "beams"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
+
+import httpx
 
 from baton.v1 import router_pb2
 from tests.composition.axes import ADAPTERS, RANKS, SHAPES
@@ -11,6 +14,7 @@ from tests.composition.rules import rule_of
 from tests.composition.settings import BLOCK_SIZE, has_windows_only, worker_flags
 from tests.e2e.asking import GREEDY, ask, prompt_of, until
 from tests.e2e.processes import Cluster
+from tests.e2e.stream import WAIT_S
 from tests.fakes.servers.ports import free_port
 
 if TYPE_CHECKING:
@@ -23,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Tokens that both streams have before something breaks.
 NUM_BEFORE = 8
+#: How long nothing may come of answers that are paused.
+STILL_S = 0.3
 #: Tokens of a prompt whose answer begins in the midst of a block that both share with the next one.
 NUM_FIRST_TURN = 60
 #: Prompts that push every block of an earlier one out of a pool; with windows only, a decode worker
@@ -43,7 +49,7 @@ class System:
         self._prompt = PROMPT
         #: Name of its request's adapter; empty: it has none.
         self._adapter = ADAPTERS[row["adapter"]][0]
-        self._loads_of_lost = 0.0
+        self._loads_before = 0.0
         self._num_prefill, self._num_decode = SHAPES[row["prefill : decode"]]
         # Only so does a second request go to the worker that has nothing of it.
         policy = "round-robin" if row["prefix from"] == "prefill's cache" else "cost"
@@ -136,8 +142,8 @@ class System:
         return ask(self.cluster, prompt, **options).token_ids
 
     def _num_loads(self) -> float:
-        """Blocks loaded so far, those of a worker that was killed included."""
-        return self._loads_of_lost + sum(map(self._loads_of, self.cluster.workers))
+        """Blocks loaded so far, by workers that are gone and by earlier lives of the others, too."""
+        return self._loads_before + sum(map(self._loads_of, self.cluster.workers))
 
     def _loads_of(self, worker: str) -> float:
         return self.cluster.metric(worker, "baton_kv_offload_loads_total")
@@ -173,7 +179,7 @@ class System:
     def prefill_killed(self, asked: Asked) -> None:
         """A prefill worker ends without warning."""
         self._wait_for_tokens(asked)
-        self._loads_of_lost += self._loads_of("prefill-0")
+        self._loads_before += self._loads_of("prefill-0")
         self.cluster.workers.pop("prefill-0").kill()
 
     def decode_killed(self, asked: Asked) -> None:
@@ -183,6 +189,33 @@ class System:
     def decode_drained(self, asked: Asked) -> None:
         """The decode worker with the most to do is asked to end."""
         self._lose_busiest(asked, lambda process: process.terminate())
+
+    def paused(self, asked: Asked) -> None:
+        """Answers stop where they are, and go on."""
+        self._wait_for_tokens(asked)
+        self._change("/pause?mode=keep")
+        time.sleep(STILL_S)  # what was under way has come
+        numbers = [stream.num_seen for stream in asked.streams]
+        time.sleep(STILL_S)
+        assert [stream.num_seen for stream in asked.streams] == numbers
+        self._change("/resume")
+
+    def asleep(self, asked: Asked) -> None:
+        """Workers give their weights and KV back when they have answered, and wake up."""
+        self._wait_for_tokens(asked)
+        self._loads_before = self._num_loads()
+        self._change("/sleep?level=1&mode=wait")
+        self._change("/wake_up")
+
+    def new_weights(self, asked: Asked) -> None:
+        """Workers read the same checkpoint as new weights, when they have answered."""
+        self._wait_for_tokens(asked)
+        self._loads_before = self._num_loads()
+        self._change("/update_weights", path=str(self.cluster.model), mode="wait")
+
+    def _change(self, change: str, **body: Any) -> None:
+        reply = httpx.post(f"{self.cluster.url}{change}", json=body or None, timeout=WAIT_S)
+        assert reply.status_code == 200, reply.text
 
     def _lose_busiest(self, asked: Asked, lose: Callable[[Process], None]) -> None:
         self._wait_for_tokens(asked)
@@ -204,4 +237,7 @@ EVENTS: dict[str, Callable[[System, Asked], None]] = {
     "prefill killed": System.prefill_killed,
     "decode killed": System.decode_killed,
     "decode drained": System.decode_drained,
+    "paused": System.paused,
+    "asleep": System.asleep,
+    "new weights": System.new_weights,
 }
