@@ -27,7 +27,7 @@ from shared.errors import (
 from shared.request.adapter_ref import MAX_NAME_CHARS, AdapterRef
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from shared.engine.adapters.base import Adapter, ReadAdapter
     from shared.engine.adapters.folders import AdapterFolders
@@ -65,7 +65,9 @@ class AdapterStore:
         self._max_pinned = max_pinned
         self._read: ReadAdapter | None = None
         self._changed = threading.Condition()
-        self._names: dict[str, bytes] = {}
+        #: Several may have one content, each in a folder of its own.
+        self._names: dict[str, AdapterRef] = {}
+        #: With the name and the folder that were read last.
         self._known: dict[bytes, KnownAdapter] = {}
         #: In host memory.
         self._contents: dict[bytes, Adapter] = {}
@@ -125,15 +127,13 @@ class AdapterStore:
             AdapterRef(name, adapter.digest, str(folder)), adapter.max_rank, load_ms
         )
         with self._changed:
-            before = self._require_free(name, adapter.digest, replace=replace)
+            replaced = self._require_free(name, adapter.digest, replace=replace)
             self._forgotten.pop((name, adapter.digest), None)
-            self._names[name] = adapter.digest
+            self._names[name] = known.ref
             self._known[adapter.digest] = known
             self._uses.add(adapter.digest)
-            replaced = None
-            if before is not None:
-                replaced = AdapterRef(name, before, self._known[before].ref.path)
-                self._after_name(name, before)
+            if replaced is not None:
+                self._after_name(name, replaced.digest)
             self._keep(adapter)
             self._trim()
         log.info("adapter_loaded", name=name, digest=adapter.digest.hex(), load_ms=load_ms)
@@ -147,14 +147,13 @@ class AdapterStore:
         """
         with self._changed:
             own = self._names.get(name)
-            if own is None or (digest and own != digest):
+            if own is None or (digest and own.digest != digest):
                 names = ", ".join(sorted(self._names)) or "none"
                 raise ModelNotFoundError(f"there is no adapter {name!r} here: there are {names}")
-            path = self._known[own].ref.path
             del self._names[name]
-            self._after_name(name, own)
-        log.info("adapter_unloaded", name=name, digest=own.hex())
-        return AdapterRef(name, own, path)
+            self._after_name(name, own.digest)
+        log.info("adapter_unloaded", name=name, digest=own.digest.hex())
+        return own
 
     def pin(self, name: str) -> None:
         """Keep an adapter in host memory until its name is taken away.
@@ -164,19 +163,19 @@ class AdapterStore:
             InvalidRequestError: what is left of the memory would be too small for a step.
         """
         with self._changed:
-            digest = self._names.get(name)
-            if digest is None:
+            own = self._names.get(name)
+            if own is None:
                 raise ModelNotFoundError(f"there is no adapter {name!r} here")
-            if digest not in self._pinned and len(self._pinned) >= self._max_pinned:
+            if own.digest not in self._pinned and len(self._pinned) >= self._max_pinned:
                 text = f"pinning {name!r} would leave a step no room: raise max_cpu_loras"
                 raise InvalidRequestError(text)
-            self._pinned.add(digest)
+            self._pinned.add(own.digest)
 
     def named(self, name: str) -> KnownAdapter | None:
         """Return what a name stands for; None: nothing."""
         with self._changed:
-            digest = self._names.get(name)
-            return None if digest is None else self._as(name, digest)
+            own = self._names.get(name)
+            return None if own is None else self._as(own)
 
     def name_of(self, digest: bytes) -> str | None:
         """Return the name that an adapter was read with; None: it is not known."""
@@ -187,7 +186,7 @@ class AdapterStore:
     def names(self) -> list[KnownAdapter]:
         """Return all adapters that have a name, in the order of their names."""
         with self._changed:
-            return [self._as(name, digest) for name, digest in sorted(self._names.items())]
+            return [self._as(self._names[name]) for name in sorted(self._names)]
 
     # Requests.
 
@@ -222,7 +221,7 @@ class AdapterStore:
             )
             self._known.setdefault(ref.digest, known)
             if (ref.name, ref.digest) not in self._forgotten:
-                self._names.setdefault(ref.name, ref.digest)
+                self._names.setdefault(ref.name, known.ref)
             self._keep(adapter)
             self._trim()
 
@@ -280,7 +279,7 @@ class AdapterStore:
                 if not self._make_room():
                     break
                 self._loading.add(digest)
-                self._thread.submit(self._load_wanted, self._known[digest])
+                self._thread.submit(self._load_wanted, self._places(digest))
 
     def take_failures(self) -> dict[bytes, BatonError]:
         """Return the reads that failed since the last call, by digest."""
@@ -307,7 +306,7 @@ class AdapterStore:
     def check_integrity(self) -> None:
         """Raise AssertionError if the bookkeeping contradicts itself."""
         with self._changed:
-            named = set(self._names.values())
+            named = self._named()
             assert named <= set(self._known), "a name stands for nothing"
             assert set(self._known) <= named | set(self._users), "an adapter without name or user"
             assert len(named & set(self._contents)) <= self.max_host, "too many in memory"
@@ -315,14 +314,26 @@ class AdapterStore:
 
     # With the lock, from here on.
 
-    def _as(self, name: str, digest: bytes) -> KnownAdapter:
-        known = self._known[digest]
-        return KnownAdapter(AdapterRef(name, digest, known.ref.path), known.rank, known.load_ms)
+    def _as(self, ref: AdapterRef) -> KnownAdapter:
+        known = self._known[ref.digest]
+        return KnownAdapter(ref, known.rank, known.load_ms)
 
-    def _require_free(self, name: str, digest: bytes, *, replace: bool) -> bytes | None:
-        """Return the other content that has the name; None: none has."""
+    def _named(self) -> set[bytes]:
+        return {ref.digest for ref in self._names.values()}
+
+    def _places(self, digest: bytes) -> list[AdapterRef]:
+        """Return where the content was found, each folder once, the last one first."""
+        last = self._known[digest].ref
+        places = {last.path: last}
+        for ref in self._names.values():
+            if ref.digest == digest:
+                places.setdefault(ref.path, ref)
+        return list(places.values())
+
+    def _require_free(self, name: str, digest: bytes, *, replace: bool) -> AdapterRef | None:
+        """Return what has the name with other content; None: nothing."""
         own = self._names.get(name)
-        if own is None or own == digest:
+        if own is None or own.digest == digest:
             return None
         if not replace:
             raise InvalidRequestError(
@@ -339,7 +350,7 @@ class AdapterStore:
         self._drop_if_orphan(digest)
 
     def _drop_if_orphan(self, digest: bytes) -> None:
-        if digest in self._names.values():
+        if digest in self._named():
             return
         self._pinned.discard(digest)
         if digest not in self._users:
@@ -361,7 +372,7 @@ class AdapterStore:
     def _trim(self, num: int | None = None) -> bool:
         """Drop the least used ones until at most `num` are left; return whether that is done."""
         num = self.max_host if num is None else num
-        named = set(self._names.values())
+        named = self._named()
         kept = self._wanted.keys() | self._pinned
         held = [digest for digest in self._contents if digest in named]
         num_over = max(0, len(held) - num)
@@ -389,29 +400,44 @@ class AdapterStore:
             raise InvalidRequestError(text, param="lora_path") from error
         return adapter, (time.perf_counter() - began_s) * 1e3
 
-    def _load_wanted(self, known: KnownAdapter) -> None:
-        ref = known.ref
-        try:
-            adapter, load_ms = self._timed_read(Path(ref.path))
-            if adapter.digest != ref.digest:
-                raise _other_content(ref.name, Path(ref.path), adapter.digest, ref.digest)
-        except Exception as error:  # noqa: BLE001 the sequences that wait for it are told
-            log.warning("adapter_not_loaded", name=ref.name, path=ref.path, error=str(error))
-            failure = AdapterNotLoadedError(f"adapter {ref.name!r} cannot be loaded: {error}")
-            failure.__cause__ = error
-            with self._changed:
-                self._loading.discard(ref.digest)
-                self._failures[ref.digest] = failure
-                self._changed.notify_all()
+    def _load_wanted(self, places: Sequence[AdapterRef]) -> None:
+        """Read a content from the first of these folders that has it still."""
+        failure: AdapterNotLoadedError | None = None
+        for ref in places:
+            try:
+                adapter, load_ms = self._timed_read(Path(ref.path))
+                if adapter.digest != ref.digest:
+                    raise _other_content(ref.name, Path(ref.path), adapter.digest, ref.digest)
+            except Exception as error:  # noqa: BLE001 the sequences that wait for it are told
+                log.warning("adapter_not_loaded", name=ref.name, path=ref.path, error=str(error))
+                if failure is None:
+                    failure = _failure_of(ref, error)
+            else:
+                self._take_in(KnownAdapter(ref, adapter.max_rank, load_ms), adapter)
+                break
         else:
+            assert failure is not None  # there is a folder
             with self._changed:
-                self._loading.discard(ref.digest)
-                if ref.digest in self._known:
-                    self._contents[ref.digest] = adapter
-                    self._known[ref.digest] = KnownAdapter(ref, known.rank, load_ms)
-                    self._trim()
+                self._loading.discard(places[0].digest)
+                self._failures[places[0].digest] = failure
                 self._changed.notify_all()
         self.on_news()
+
+    def _take_in(self, known: KnownAdapter, adapter: Adapter) -> None:
+        digest = known.ref.digest
+        with self._changed:
+            self._loading.discard(digest)
+            if digest in self._known:
+                self._contents[digest] = adapter
+                self._known[digest] = known
+                self._trim()
+            self._changed.notify_all()
+
+
+def _failure_of(ref: AdapterRef, error: Exception) -> AdapterNotLoadedError:
+    failure = AdapterNotLoadedError(f"adapter {ref.name!r} cannot be loaded: {error}")
+    failure.__cause__ = error
+    return failure
 
 
 def _other_content(name: str, folder: Path, found: bytes, wanted: bytes) -> AdapterNotLoadedError:

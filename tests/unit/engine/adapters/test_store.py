@@ -227,3 +227,28 @@ def test_pinned_ones_stay(tmp_path: Path, refs: list[AdapterRef]) -> None:
         store.load(ref.name, ref.path)
     assert values(store, refs) == {0, 3, 4}
     store.close()
+
+
+def test_a_content_is_read_from_any_folder_of_its_names(
+    store: AdapterStore, refs: list[AdapterRef], tmp_path: Path
+) -> None:
+    """One of them may be written anew, or go."""
+    first = refs[0]
+    copy = write_fake(tmp_path / "copy", 0)
+    assert copy.digest == first.digest
+    store.load(first.name, first.path)
+    store.load(copy.name, copy.path)
+    assert [known.ref for known in store.names()] == [first, copy]
+    write_fake(tmp_path / "copy", 7)
+    for ref in refs[1:3]:
+        store.load(ref.name, ref.path)
+        for _ in range(3):
+            use(store, ref)
+    assert values(store, refs) == {1, 2}
+    store.plan([], [first.digest])
+    settle(store)
+    assert store.content(first.digest) == FakeAdapter(0)
+    assert not store.take_failures()
+    known, replaced = store.load(copy.name, copy.path, replace=True)
+    assert (known.ref.path, replaced) == (copy.path, copy)
+    assert store.unload(first.name) == first
