@@ -58,6 +58,13 @@ class Job:
         return self.max_ttft_ms is not None or self.max_itl_ms is not None
 
     @property
+    def may_change_adapter(self) -> bool:
+        """Whether no answer has a token, and no other one is under way."""
+        is_alone = not self.streams or self.request.params.num_sequences == 1
+        has_tokens = any(stream.token_ids for stream in self.streams)
+        return is_alone and not has_tokens and not self.request.resumed
+
+    @property
     def num_finished_tokens(self) -> int:
         """Number of tokens of answers that were complete in the request."""
         return sum(len(a.token_ids) for a in self.request.resumed if a.finished)

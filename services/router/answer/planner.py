@@ -163,6 +163,7 @@ class AnswerPlanner:
             OverloadedError: no worker is expected to meet the request's bounds.
         """
         started_s = time.monotonic()
+        self._renew_adapter(job)
         request = self._routing_request(job, token_ids=token_ids, losses=losses)
         try:
             route = self._chooser.route(request, job.request.trail)
@@ -190,6 +191,20 @@ class AnswerPlanner:
         """See Explainer."""
         routing = self._routing_request(self.plan(request, request.request_id))
         return explain(self._chooser.policy, routing, self._chooser.decide(routing))
+
+    def _renew_adapter(self, job: Job) -> None:
+        """Take what its adapter's name stands for now, unless an answer may have begun.
+
+        While the request waited, the name may have been given to other content, and the old one may
+        be nowhere any more.
+        """
+        adapter = job.request.adapter
+        if adapter is None or not job.may_change_adapter:
+            return
+        now = self._models.adapters.find(adapter.name)
+        if now is not None and now.digest != adapter.digest:
+            job.request = replace(job.request, adapter=now)
+            job.block_hashes = {}
 
     def _routing_request(
         self,

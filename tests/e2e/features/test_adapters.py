@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -164,6 +165,23 @@ def test_a_name_is_replaced_and_taken_away_while_requests_run(world: World) -> N
         sdk.unload_adapter("new")
         with pytest.raises(ModelNotFoundError, match="served: "):
             sdk.generate(PROMPT, model="new", max_tokens=2)
+
+
+def test_a_request_that_waits_gets_what_its_name_stands_for_then(world: World) -> None:
+    """As after each step of a training: the folder is written anew, and read again."""
+    step = world.root / "step"
+    shutil.copytree(world.root / "sql", step)
+    with world.sdk() as sdk, ThreadPoolExecutor(1) as pool:
+        sdk.load_adapter("step", "step")
+        assert world.post("/pause?mode=wait").status_code == 200
+        late = pool.submit(world.tokens, "step")
+        world.cluster.wait_metric("baton_num_requests_waiting", 1)
+        shutil.rmtree(step)
+        shutil.copytree(world.root / "web", step)
+        sdk.load_adapter("step", "step", in_place=True)
+        assert world.post("/resume").status_code == 200
+        assert late.result() == world.expected("web")
+        sdk.unload_adapter("step")
 
 
 def test_names_outlast_sleep_and_new_weights(world: World, checkpoint: Path) -> None:
