@@ -39,7 +39,7 @@ _TABLE: dict[type[errors.BatonError], tuple[grpc.StatusCode, int]] = {
     errors.NoWorkerError: (Code.UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE),
     errors.GenerationGoneError: (Code.UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE),
     errors.DrainingError: (Code.UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE),
-    errors.AdapterNotLoadedError: (Code.FAILED_PRECONDITION, HTTPStatus.SERVICE_UNAVAILABLE),
+    errors.AdapterNotLoadedError: (Code.UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE),
     errors.WorkerLostError: (Code.UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE),
     errors.WorkerSilentError: (Code.UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE),
     errors.RankError: (Code.UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE),

@@ -133,7 +133,7 @@ class DecodeRequest(_message.Message):
 
     @_builtins.property
     def adapter(self) -> _common_pb2.Adapter:
-        """The adapter to compute with; unset: none. FAILED_PRECONDITION (AdapterNotLoadedError): the worker
+        """The adapter to compute with; unset: none. UNAVAILABLE (AdapterNotLoadedError): the worker
         neither has it nor can load it, and another may. Since minor version 7: older workers are sent none.
         """
 

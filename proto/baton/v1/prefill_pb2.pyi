@@ -413,7 +413,7 @@ class PoolRequest(_message.Message):
 
     @_builtins.property
     def adapter(self) -> _common_pb2.Adapter:
-        """The adapter to compute with; unset: none. FAILED_PRECONDITION (AdapterNotLoadedError): the worker
+        """The adapter to compute with; unset: none. UNAVAILABLE (AdapterNotLoadedError): the worker
         does not have it, and cannot load it. Since minor version 8.
         """
 

@@ -16,7 +16,7 @@ from shared.rpc.status import error_metadata, grpc_status
 #: The server's errors whose name the client does not share, and what its caller gets for them.
 TRANSLATED = {
     "AdapterError": client_errors.InvalidRequestError,
-    "AdapterNotLoadedError": client_errors.InvalidRequestError,
+    "AdapterNotLoadedError": client_errors.UnavailableError,
     "NoWorkerError": client_errors.UnavailableError,
     "DrainingError": client_errors.UnavailableError,
     "WorkerLostError": client_errors.UnavailableError,
