@@ -142,7 +142,7 @@ class System:
         return ask(self.cluster, prompt, **options).token_ids
 
     def _num_loads(self) -> float:
-        """Blocks loaded so far, by workers that are gone and by earlier lives of the others, too."""
+        """Blocks loaded so far, also by workers that are gone and in earlier lives of others."""
         return self._loads_before + sum(map(self._loads_of, self.cluster.workers))
 
     def _loads_of(self, worker: str) -> float:
