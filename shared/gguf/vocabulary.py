@@ -121,8 +121,8 @@ class Vocabulary:
         found = dict.fromkeys(each for each in named if each is not None)
         found |= dict.fromkeys(cut_at[text] for text in cut_at if text in _END_TEXTS)
         of_message, *of_answer = _HARMONY
-        if all(text in cut_at for text in of_answer):
-            found.pop(cut_at.get(of_message), None)
+        if of_message in cut_at and all(text in cut_at for text in of_answer):
+            found.pop(cut_at[of_message], None)
         return list(found)
 
     def normal(self) -> Iterator[tuple[int, str]]:
