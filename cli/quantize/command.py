@@ -62,7 +62,7 @@ def run_quantize(options: Options) -> int:
     Raises:
         CommandError, ConfigError, ModelLoadError: it cannot be written.
     """
-    if options.out.exists():
+    if options.out.exists() or options.out.is_symlink():
         raise CommandError(f"{options.out} exists", advice="remove it, or name another folder")
     try:
         choices = _choices(options)

@@ -68,7 +68,8 @@ class TextReader:
         if file.suffix not in _LINES:
             yield Text(self._tokenizer.encode(content))
             return
-        for number, line in enumerate(content.splitlines(), 1):
+        # Not splitlines: strings of JSON may have other ends of lines, as U+2028.
+        for number, line in enumerate(content.split("\n"), 1):
             if line.strip():
                 yield self._of_line(line, f"{file}, line {number}")
 

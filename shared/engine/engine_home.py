@@ -18,6 +18,7 @@ from shared.engine.offload.build import forget_disk
 from shared.engine.speculation.own_head import check_own_head
 from shared.engine.step.followers.followers import NO_FOLLOWERS
 from shared.errors import InvalidRequestError, ModelLoadError, UnavailableError
+from shared.gguf.folder import made_of
 from shared.model.checkpoint.loading.heap import give_back_free
 
 if TYPE_CHECKING:
@@ -96,6 +97,8 @@ class EngineHome:
     def sleep(self, level: int) -> None:
         """Return the memory of weights and KV to the system. Safe to repeat.
 
+        An engine that sleeps may be told to wake up with any weights, by level 2.
+
         Raises:
             InvalidRequestError: the level is not 1 or 2, or the engine has work.
         """
@@ -104,6 +107,8 @@ class EngineHome:
         self._require_idle()
         loaded = self._loaded if self._asleep is None else self._asleep.loaded
         if loaded is None:
+            if level == 2 and self._asleep is not None:
+                self._asleep.fingerprint = None
             return
         self._asleep = _Asleep(loaded.fingerprint if level == 1 else None)
         del loaded
@@ -172,9 +177,10 @@ class EngineHome:
     def _load_same(self, fingerprint: str | None) -> LoadedModel:
         loaded = self._load(self._folder)
         if fingerprint not in (None, loaded.fingerprint):
+            place = made_of(self._folder) or self._folder
             raise ModelLoadError(
-                f"{self._folder} has other weights than those that fell asleep: sleep with level 2 "
-                "to wake up with what is there"
+                f"{place} has other weights than those that fell asleep: sleep with level 2 to "
+                "wake up with what is there"
             )
         return loaded
 

@@ -22,17 +22,17 @@ def find_folder(model: Path, hub: HubSettings, changes: FolderChanges) -> Path:
     Raises:
         ConfigError: there is no such model, it cannot be downloaded, or a change cannot be made.
     """
-    return change_folder(model_folder(local_model(model, hub)), hub, changes)
+    return change_folder(local_model(model, hub), hub, changes)
 
 
-def change_folder(folder: Path, hub: HubSettings, changes: FolderChanges) -> Path:
-    """Return a model's folder with the changes; without any, the folder itself.
+def change_folder(model: Path, hub: HubSettings, changes: FolderChanges) -> Path:
+    """Return the folder of a model on this machine with the changes; without any, its own folder.
 
     Raises:
-        ConfigError: a change cannot be made.
+        ConfigError: a GGUF file cannot be read, or a change cannot be made.
     """
     return changed_folder(
-        folder,
+        model_folder(model),
         overrides=changes.overrides,
         config_from=_small(changes.hf_config_path, hub),
         tokenizer_from=_small(changes.tokenizer, replace(hub, revision=changes.tokenizer_revision)),

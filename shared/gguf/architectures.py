@@ -22,6 +22,11 @@ _GEMMA_PARTS = {
 }
 #: Of a layer without experts.
 _DENSE_GATE = re.compile(r"blk\.(\d{1,6})\.ffn_gate\.weight")
+_GEMMA2_USUAL = {
+    "sliding_window": 4096,
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
+}
 _GEMMA3_LOCAL_THETA = 10_000.0
 
 
@@ -61,6 +66,12 @@ def _gemma(values: Values) -> dict[str, Any]:
         "attn_logit_softcapping": values.find_number("attn_logit_softcapping"),
         "final_logit_softcapping": values.find_number("final_logit_softcapping"),
     }
+
+
+def _gemma2(values: Values) -> dict[str, Any]:
+    """The first files have no caps and no window; llama.cpp takes those of all models, too."""
+    found = {key: value for key, value in _gemma(values).items() if value is not None}
+    return {**_GEMMA2_USUAL, **found}
 
 
 def _gemma3(values: Values) -> dict[str, Any]:
@@ -175,7 +186,7 @@ ARCHITECTURES = (
         model_type="gemma2",
         parts=_GEMMA_PARTS,
         norm_offset=1.0,
-        own_keys=_gemma,
+        own_keys=_gemma2,
     ),
     Architecture(
         name="gemma3",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SUFFIX = ".gguf"
 #: Change it with what is written.
-_VERSION = 1
+_VERSION = 2
 _SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 _MOST_SHARDS = 1000
 _TEMPLATE = "tokenizer.chat_template"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -54,16 +54,15 @@ class Splitting:
 
 
 _GPT2, _DIGITS = Splitting(), Splitting(splits_digits=True)
-_LLAMA3 = Splitting(
-    pattern=rf"{_ENDINGS}|{_WORDS}|\p{{N}}{{1,3}}|{_SIGNS}[\r\n]*|{_REST}",
-    takes_whole_pieces=True,
-    adds_bos=True,
-)
+_DBRX = Splitting(pattern=rf"{_ENDINGS}|{_WORDS}|\p{{N}}{{1,3}}|{_SIGNS}[\r\n]*|{_REST}")
+_LLAMA3 = replace(_DBRX, takes_whole_pieces=True, adds_bos=True)
 _QWEN2 = Splitting(
     pattern=rf"{_ENDINGS}|{_WORDS}|\p{{N}}|{_SIGNS}[\r\n]*|{_REST}", is_composed=True
 )
 _TEKKEN = Splitting(
-    pattern=rf"{_UPPER}|{_LOWER}|\p{{N}}|{_SIGNS}[\r\n/]*|{_REST}", takes_whole_pieces=True
+    pattern=rf"{_UPPER}|{_LOWER}|\p{{N}}|{_SIGNS}[\r\n/]*|{_REST}",
+    takes_whole_pieces=True,
+    adds_bos=True,
 )
 _GPT4O = Splitting(
     pattern=rf"{_UPPER}{_ENDINGS}?|{_LOWER}{_ENDINGS}?|\p{{N}}{{1,3}}|{_SIGNS}[\r\n/]*|{_REST}"
@@ -78,6 +77,10 @@ SPLITTINGS: Mapping[str, Splitting] = {
     "llama-bpe": _LLAMA3,
     "llama3": _LLAMA3,
     "llama-v3": _LLAMA3,
+    "falcon3": _LLAMA3,
+    "pixtral": _LLAMA3,
+    "dbrx": _DBRX,
+    "smaug-bpe": _DBRX,
     "qwen2": _QWEN2,
     "deepseek-r1-qwen": _QWEN2,
     "tekken": _TEKKEN,

@@ -22,8 +22,22 @@ _NAMED = {
     "unk_token": "unknown_token_id",
     "pad_token": "padding_token_id",
 }
-#: Tokens that end an answer.
+#: Tokens that end an answer, by the keys that say so.
 _ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
+#: Tokens that end one by their texts. Most files have no key for the end of a turn, and llama.cpp
+#: knows it by these, too.
+_END_TEXTS = frozenset(
+    {
+        *("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"),  # Llama 3
+        *("<|im_end|>", "<|endoftext|>"),  # Qwen, and others that speak ChatML
+        "<end_of_turn>",  # Gemma
+        "<|end|>",  # Phi-3
+        *("<|return|>", "<|call|>"),  # gpt-oss
+        *("<EOT>", "_<EOT>", "[EOT]", "[EOS]"),
+    }
+)
+#: In a vocabulary with the second and the third, the first one ends a message, not the answer.
+_HARMONY = ("<|end|>", "<|return|>", "<|call|>")
 
 
 class TokenKind(IntEnum):
@@ -102,8 +116,14 @@ class Vocabulary:
 
     def ends(self) -> list[int]:
         """Return the ids of tokens that end an answer."""
-        found = (self.values.find_id(f"tokenizer.ggml.{key}") for key in _ENDS)
-        return list(dict.fromkeys(each for each in found if each is not None))
+        named = (self.values.find_id(f"tokenizer.ggml.{key}") for key in _ENDS)
+        cut_at = {each["content"]: each["id"] for each in self.added()}
+        found = dict.fromkeys(each for each in named if each is not None)
+        found |= dict.fromkeys(cut_at[text] for text in cut_at if text in _END_TEXTS)
+        of_message, *of_answer = _HARMONY
+        if of_message in cut_at and all(text in cut_at for text in of_answer):
+            found.pop(cut_at[of_message], None)
+        return list(found)
 
     def normal(self) -> Iterator[tuple[int, str]]:
         """Yield the tokens that texts are made of."""

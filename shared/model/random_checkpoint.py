@@ -90,6 +90,8 @@ def write_random_checkpoint(out: Path, spec: CheckpointSpec) -> None:
     if spec.num_shards < 1:
         raise ConfigError(f"num_shards must be at least 1, not {spec.num_shards}")
     try:
+        # Before a file is touched: the folder may have a model.
+        parse_spec(_config_json(spec, 0, 0))
         out.mkdir(parents=True, exist_ok=True)
         # The tokenizer first: it may refuse the vocabulary, and weights take long.
         special = write_tokenizer(out, spec.vocab_size, spec.max_position_embeddings)

@@ -143,7 +143,7 @@ def _read(path: Path) -> str:
 def _read_rows(path: Path, text: str) -> list[dict[str, Any]]:
     rows = [
         _read_row(line, f"{path}:{number}")
-        for number, line in enumerate(text.splitlines(), 1)
+        for number, line in enumerate(text.split("\n"), 1)
         if line.strip()
     ]
     if not rows:

@@ -92,6 +92,6 @@ class ModelSettings:
         """Return the folder to read other weights of the model from: with the same changes.
 
         Raises:
-            ConfigError: a change cannot be made.
+            ConfigError: a GGUF file cannot be read, or a change cannot be made.
         """
         return change_folder(folder, self.hub, self.changes)

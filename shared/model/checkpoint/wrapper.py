@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: In an unwrapped config: the architecture around the decoder.
 _MARK = "wrapped_by"
-#: Keys that may be beside `text_config` instead of in it.
+#: Keys that may be beside `text_config` instead of in it, or null in it.
 _SHARED = ("eos_token_id", "dtype", "torch_dtype", "quantization_config")
 #: The model around the decoder has the head, and says whether it is tied.
 _TIED = "tie_word_embeddings"
@@ -63,7 +63,7 @@ def unwrap(raw: Mapping[str, Any]) -> Mapping[str, Any]:
         return raw
     if not isinstance(text, dict) or text.get("model_type") not in ARCHITECTURES:
         return raw
-    shared = {key: raw[key] for key in _SHARED if key in raw and key not in text}
+    shared = {key: raw[key] for key in _SHARED if key in raw and text.get(key) is None}
     if _TIED in raw:
         shared[_TIED] = raw[_TIED]
     own = {

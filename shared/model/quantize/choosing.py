@@ -48,15 +48,28 @@ def choose_pieces(spec: DecoderSpec, contents: Contents, choices: Choices) -> li
     is_apart = any(piece.matrix and piece.expert is not None for piece in _pieces(found))
     if apart is not None and not is_apart:
         found = chooser.take(contents.names)
-    for source in found:
-        is_stack = source.stored is not None and source.stored.num_stacked is not None
-        if is_stack and any(each.matrix and each.expert is None for each in source.pieces):
-            raise ConfigError(
-                f"{source.name}: these experts are one tensor, and no format names its parts; "
-                f"leave them as they are: --exclude '{module_of(source.name)}'"
-            )
+    _refuse_stacks(found)
     chooser.check_patterns()
     return found
+
+
+def _refuse_stacks(found: list[Source]) -> None:
+    stacks = [
+        source
+        for source in found
+        if source.stored is not None and source.stored.num_stacked is not None
+        if any(each.matrix and each.expert is None for each in source.pieces)
+    ]
+    if stacks:
+        # Of all layers: with those of one, the next one would be refused.
+        patterns = dict.fromkeys(
+            module_of(each.name).replace(f".{each.layer}.", ".*.") for each in stacks
+        )
+        options = " ".join(f"--exclude '{each}'" for each in patterns)
+        raise ConfigError(
+            f"{stacks[0].name}: these experts are one tensor, and no format names its parts; "
+            f"leave them as they are: {options}"
+        )
 
 
 def module_of(name: str) -> str:

@@ -148,7 +148,7 @@ def open_folder(out: Path, settings: Mapping[str, Any], num_bytes: int) -> Itera
         ConfigError: `out` exists, the disk has too little space, another run is writing, or an
             interrupted one had other settings.
     """
-    if out.exists():
+    if out.exists() or out.is_symlink():
         raise ConfigError(f"{out} exists: remove it, or name another folder")
     folder = OutputFolder(out, settings)
     with _saying(folder.path):

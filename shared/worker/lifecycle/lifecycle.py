@@ -17,6 +17,7 @@ import structlog
 from shared.engine.speculation.own_head import check_own_head
 from shared.engine.step.followers.followers import NO_FOLLOWERS
 from shared.errors import InvalidRequestError, ModelLoadError, UnavailableError
+from shared.gguf.folder import made_of
 from shared.worker.lifecycle.pause import Pause
 from shared.worker.lifecycle.stage import PauseMode, SleepLevel, Stage
 from shared.worker.lifecycle.weights import first_source, load_weights
@@ -137,9 +138,14 @@ class Lifecycle:
                 await self._pause_of(life).end()
 
     async def sleep(self, level: SleepLevel) -> None:
-        """End all requests, and free weights and KV. Safe to repeat."""
+        """End all requests, and free weights and KV. Safe to repeat.
+
+        A sleeper may be told to wake up with any weights, and then no longer with the same alone.
+        """
         async with self._order():
             if self.stage is Stage.ASLEEP:
+                if level is SleepLevel.ANY:
+                    self._fingerprint = None
                 return
             assert self.weights is not None  # it is awake, or half
             await self._pause(PauseMode.ABORT, 0.0)
@@ -249,9 +255,10 @@ class Lifecycle:
     async def _load_same(self) -> Weights:
         weights = await self._load(self.source)
         if self._fingerprint not in (None, weights.loaded.fingerprint):
+            place = made_of(self.source.folder) or self.source.folder
             raise ModelLoadError(
-                f"{self.source.folder} has other weights than those that fell asleep: sleep with "
-                "level 2 to wake up with what is there, or give the weights by update_weights"
+                f"{place} has other weights than those that fell asleep: sleep with level 2 to "
+                "wake up with what is there, or give the weights by update_weights"
             )
         return weights
 

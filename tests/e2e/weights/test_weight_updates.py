@@ -343,6 +343,21 @@ def test_sleeping_workers_give_memory_back_and_wake_up_as_they_were(
     updated.wait_idle()
 
 
+def test_a_sleeper_may_be_told_to_wake_up_with_what_is_there(
+    updated: Cluster, checkpoint: Path, tmp_path: Path
+) -> None:
+    trainer = Trainer(checkpoint, tmp_path)
+    folder = trainer.step("present")
+    post(updated, "/update_weights", path=str(folder))
+    post(updated, "/sleep?level=1")
+    shutil.copytree(trainer.step("next"), folder, dirs_exist_ok=True)
+    assert "has other weights than those that fell asleep" in refused(updated, "/wake_up")
+    post(updated, "/sleep?level=2")
+    post(updated, "/wake_up")
+    assert [one_answer(updated)["token_ids"]] == greedy(folder, PROMPTS[:1], NUM_TOKENS)
+    updated.wait_idle()
+
+
 def restart(cluster: Cluster, name: str) -> None:
     """Start a killed worker again, and wait until it has joined."""
     process = cluster.workers[name]

@@ -128,8 +128,8 @@ def test_general_lengths_override_those_of_the_dataset() -> None:
 
 def test_custom_lines_are_read_in_order_and_again(tmp_path: Path, tokenizer_file: Path) -> None:
     file = tmp_path / "prompts.jsonl"
-    rows = [{"prompt": "w1 w2 w3", "output_tokens": 9}, {"prompt": [4, 5]}]
-    file.write_text("\n".join(json.dumps(row) for row in rows) + "\n\n")
+    rows = [{"prompt": "w1 w2\u2028w3", "output_tokens": 9}, {"prompt": [4, 5]}]
+    file.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n\n")
     samples = load(
         3,
         vocabulary=load_vocabulary(tokenizer_file, vocab_size=None, model_root=None),
@@ -138,9 +138,9 @@ def test_custom_lines_are_read_in_order_and_again(tmp_path: Path, tokenizer_file
         disable_shuffle=True,
     )
     assert samples == [
-        Sample("w1 w2 w3", 3, 9),
+        Sample("w1 w2\u2028w3", 3, 9),
         Sample([4, 5], 2, 256),
-        Sample("w1 w2 w3", 3, 9),
+        Sample("w1 w2\u2028w3", 3, 9),
     ]
 
 

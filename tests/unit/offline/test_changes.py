@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import shutil
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from baton import LLM, AsyncEngineArgs, AsyncLLMEngine, SamplingParams
 from shared.errors import InvalidRequestError, ModelLoadError, UnavailableError, UnsupportedError
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.offline.records.metrics import Counter, Gauge, Histogram
+from tests.fakes.checkpoints.gguf import export
 from tests.fakes.processes.program import run_warm
 
 if TYPE_CHECKING:
@@ -130,10 +132,49 @@ def test_other_weights_in_the_folder_do_not_wake_up_as_the_same(
     llm = LLM(model=folder, **SIZES)
     llm.sleep(level=1)
     written(folder, 2)
-    with pytest.raises(ModelLoadError, match="other weights"):
+    with pytest.raises(ModelLoadError, match=f"{folder} has other weights.*sleep with level 2 to"):
         llm.wake_up()
+    # A sleeper may be told, too.
+    llm.sleep(level=2)
+    assert llm.wake_up()
+    llm.sleep(level=1)
     llm.update_weights(second)
     assert llm.wake_up()
+    llm.close()
+
+
+def test_weights_may_be_those_of_a_gguf_file(
+    first: Path, second: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shared.gguf.folder.cache_dir", lambda: tmp_path)
+    file, other = (export(each, tmp_path / f"{each.name}.gguf") for each in (first, second))
+    kept = shutil.copy(file, tmp_path / "kept.gguf")
+    llm = LLM(model=file, skip_tokenizer_init=True, **SIZES)
+    before = tokens(llm)
+    llm.update_weights(other)
+    assert llm.get_weight_version() == "b.gguf"
+    after = tokens(llm)
+    assert after != before
+    llm.update_weights(kept)
+    assert tokens(llm) == before
+    llm.close()
+
+
+def test_a_gguf_file_that_is_replaced_is_named(
+    first: Path, second: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the folder that was made of it."""
+    monkeypatch.setattr("shared.gguf.folder.cache_dir", lambda: tmp_path)
+    file = export(first, tmp_path / "a.gguf")
+    llm = LLM(model=file, skip_tokenizer_init=True, **SIZES)
+    before = tokens(llm)
+    llm.sleep(level=1)
+    file.write_bytes(export(second, tmp_path / "b.gguf").read_bytes())
+    with pytest.raises(ModelLoadError, match=f"{file} has other weights"):
+        llm.wake_up()
+    llm.sleep(level=2)
+    assert llm.wake_up()
+    assert tokens(llm) != before
     llm.close()
 
 

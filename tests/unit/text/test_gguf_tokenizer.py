@@ -83,9 +83,29 @@ def test_texts_begin_with_bos(tmp_path: Path) -> None:
 
 def test_patterns_are_those_of_transformers() -> None:
     shared = SPLITTINGS.keys() & theirs.GGUF_PRE_TOKENIZER_SPLITS.keys()
-    assert {"llama-bpe", "qwen2", "tekken", "gpt-4o"} <= shared
+    assert {"llama-bpe", "qwen2", "tekken", "gpt-4o", "dbrx"} <= shared
     for name in shared:
         assert SPLITTINGS[name].pattern == theirs.GGUF_PRE_TOKENIZER_SPLITS[name]
+
+
+@pytest.mark.parametrize(
+    ("texts", "kind", "ends"),
+    [
+        (["<start_of_turn>", "<end_of_turn>"], 3, ["</s>", "<end_of_turn>"]),
+        (["<|end|>", "<|assistant|>"], 4, ["</s>", "<|end|>"]),
+        (["<|end|>", "<|return|>", "<|call|>"], 3, ["</s>", "<|return|>", "<|call|>"]),
+        (["<|im_end|>"], 1, ["</s>"]),
+    ],
+    ids=["Gemma", "Phi-3", "gpt-oss", "a piece of words"],
+)
+def test_answers_end_at_the_end_of_a_turn(
+    texts: list[str], kind: int, ends: list[str], tmp_path: Path
+) -> None:
+    """Files of these families say no more of it than the texts of their tokens."""
+    tokens = [*PIECES, *texts]
+    path = write(tmp_path / "model.gguf", tokens=tokens, kinds=[*KINDS, *[kind] * len(texts)])
+    found = Vocabulary.of(Values(read_header(path))).ends()
+    assert [tokens[number] for number in found] == ends
 
 
 @pytest.mark.parametrize(

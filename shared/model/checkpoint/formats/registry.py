@@ -45,6 +45,8 @@ _UNREAD = {
     "bitnet": "its linears have norms and inputs of their own",
 }
 _KEY = "quantization_config"
+#: The same in files of the first versions of compressed-tensors.
+_FIRST_KEY, _FIRST_METHOD = "compression_config", "compressed-tensors"
 #: Files that have the config instead of config.json, and the method of those that do not name it.
 _FILES = {
     "quantize_config.json": "gptq",
@@ -89,13 +91,17 @@ def find_method(raw: Mapping[str, Any]) -> str | None:
 def with_own_file(raw: Any, model_dir: Path) -> Any:
     """Return a model's config, with the quantization_config of a file beside it if it has none.
 
+    One under another key is put there, too. What is null is not there.
+
     Raises:
         ModelLoadError: such a file is damaged.
     """
     if not isinstance(raw, dict):
         return raw
-    if any(isinstance(each, dict) and _KEY in each for each in (raw, raw.get("text_config"))):
+    if any(isinstance(each, dict) and each.get(_KEY) for each in (raw, raw.get("text_config"))):
         return raw
+    if isinstance(first := raw.get(_FIRST_KEY), dict):
+        return {**raw, _KEY: {"quant_method": _FIRST_METHOD, **first}}
     for name, method in _FILES.items():
         path = model_dir / name
         if not path.exists():

@@ -109,8 +109,11 @@ def test_bad_options_are_refused(options: dict[str, Any], message: str, tmp_path
 
 
 def test_a_folder_that_exists_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match="exists"):
-        run(SHIPPED_MODEL, tmp_path)
+    """Also a link that leads nowhere: the folder could not be moved there at the end."""
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for each in (tmp_path, tmp_path / "link"):
+        with pytest.raises(CommandError, match="exists"):
+            run(SHIPPED_MODEL, each)
 
 
 def test_a_full_disk_is_refused_at_once(tmp_path: Path) -> None:

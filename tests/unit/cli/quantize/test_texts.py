@@ -47,6 +47,14 @@ def test_samples_are_spread_over_a_file(tmp_path: Path) -> None:
     assert some == [every[len(every) * n // 5] for n in range(5)]
 
 
+def test_a_line_ends_where_json_lines_end(tmp_path: Path) -> None:
+    """Strings may have what only Unicode takes for the end of a line."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"text": "one\u2028two"}, ensure_ascii=False) + "\r\n")
+    (text,) = reader(num_tokens=100).read(path)
+    assert TOKENIZER.decode(text.tokens) == "one\u2028two"
+
+
 def test_of_a_conversation_only_the_last_message_is_scored(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi there"}]
     path = lines(tmp_path / "chat.jsonl", {"messages": messages})

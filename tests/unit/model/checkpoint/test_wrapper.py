@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from structlog.testing import capture_logs
 
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.wrapper import is_wrapped
+from shared.model.checks import check_model
 from shared.model.decoder.causal_lm import CausalLM
 from shared.model.loader import load_model
 from tests.fakes.families.cases import CASES
@@ -117,6 +119,16 @@ def test_a_quantised_text_is_read_beside_the_other_parts(tmp_path: Path) -> None
     assert isinstance(expected, CausalLM)
     for mine, other in zip(ours.parameters(), expected.parameters(), strict=True):
         assert torch.equal(mine, other)
+
+
+def test_what_is_null_in_the_config_of_the_text_is_that_of_the_whole(tmp_path: Path) -> None:
+    path = save(wrapper("llava", "llama"), tmp_path)
+    raw = json.loads((path / "config.json").read_text())
+    keys = ("eos_token_id", "quantization_config")
+    edit_json(
+        path / "config.json", eos_token_id=7, text_config=raw["text_config"] | dict.fromkeys(keys)
+    )
+    assert check_model(path).eos_token_ids == (7,)
 
 
 def test_other_parts_are_counted_and_layers_that_predict_more_are_those_of_the_family(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,7 @@ from shared.errors import ConfigError, ModelLoadError
 from shared.gguf.codes import FORMS
 from shared.gguf.folder import model_folder, model_name
 from shared.gguf.types import TYPES
+from shared.model.checkpoint.config import read_config
 from shared.model.checkpoint.files.tensor_files import open_tensors, read_headers
 from shared.model.checkpoint.headers.contents import Contents
 from shared.model.checkpoint.loading.reading import read_tensors
@@ -264,6 +267,18 @@ def test_rows_of_the_embedding_are_read_out_of_a_head_in_codes(
     with open_tensors(model) as file:
         rows = file.get_tensor("model.embed_tokens.weight").float()
     assert torch.equal(own.embed(torch.arange(len(rows))), rows)
+
+
+def test_the_first_files_of_gemma_2_mean_its_caps_and_its_window(
+    plain: Callable[[str], Path], tmp_path: Path
+) -> None:
+    source = shutil.copytree(plain("gemma2"), tmp_path / "hf")
+    keys = ("attn_logit_softcapping", "final_logit_softcapping", "sliding_window")
+    raw = read_config(source)
+    (source / "config.json").write_text(json.dumps(raw | dict.fromkeys(keys)))
+    made = read_config(model_folder(export(source, tmp_path / "model.gguf")))
+    usual = transformers.Gemma2Config()
+    assert [made[key] for key in keys] == [getattr(usual, key) for key in keys]
 
 
 def test_divisors_of_frequencies_are_read(plain: Callable[[str], Path], tmp_path: Path) -> None:

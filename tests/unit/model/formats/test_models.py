@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -221,15 +221,16 @@ def test_a_file_of_the_config_that_is_no_object_is_refused_by_name(
         check_model(tmp_path)
 
 
+@pytest.mark.parametrize("left", [{}, {"quantization_config": None}], ids=["absent", "null"])
 def test_the_config_may_have_a_file_of_its_own(
-    stored: Callable[[str, str], tuple[Path, Path]], tmp_path: Path
+    left: dict[str, Any], stored: Callable[[str, str], tuple[Path, Path]], tmp_path: Path
 ) -> None:
     checkpoint, _ = stored("phi3", "gptq in order")
     shutil.copytree(checkpoint, tmp_path, dirs_exist_ok=True)
     raw = json.loads((tmp_path / "config.json").read_text())
     own = raw.pop("quantization_config")
     del own["quant_method"]
-    (tmp_path / "config.json").write_text(json.dumps(raw))
+    (tmp_path / "config.json").write_text(json.dumps(raw | left))
     (tmp_path / "quantize_config.json").write_text(json.dumps(own))
     one, other = (
         load_model(path, attention_backend="torch").model for path in (checkpoint, tmp_path)
@@ -237,4 +238,18 @@ def test_the_config_may_have_a_file_of_its_own(
     assert isinstance(one, CausalLM)
     assert isinstance(other, CausalLM)
     for mine, theirs in zip(one.parameters(), other.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_the_first_versions_of_compressed_tensors_had_another_key(
+    stored: Callable[[str, str], tuple[Path, Path]], tmp_path: Path
+) -> None:
+    checkpoint, _ = stored("phi3", "ct w8a8")
+    shutil.copytree(checkpoint, tmp_path, dirs_exist_ok=True)
+    raw = json.loads((tmp_path / "config.json").read_text())
+    own = raw.pop("quantization_config")
+    del own["quant_method"]
+    (tmp_path / "config.json").write_text(json.dumps({**raw, "compression_config": own}))
+    one, other = (load_model(each, attention_backend="torch") for each in (checkpoint, tmp_path))
+    for mine, theirs in zip(one.model.parameters(), other.model.parameters(), strict=True):
         assert torch.equal(mine, theirs)
