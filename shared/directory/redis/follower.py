@@ -200,7 +200,8 @@ class RedisFollower:
             return
         if found is not None:
             self.num_snapshots += 1
-            self.index.replace(worker, *found)
+            for _ in self.index.replacing(worker, *found):
+                await asyncio.sleep(0)
 
     def _forget(self, worker: WorkerId) -> None:
         self._stale.discard(worker)
