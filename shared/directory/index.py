@@ -6,7 +6,7 @@ It knows no leases, clocks or networks: its caller removes workers that are gone
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import structlog
@@ -15,12 +15,14 @@ from shared.errors import InvalidRequestError, SequenceGapError
 from shared.kv.tier import BlockTier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from shared.directory.base import BlockUpdate
     from shared.identity import WorkerId
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 #: Bytes of a hash that the directory keeps. See `block_keys`.
 KEY_BYTES = 8
@@ -38,6 +40,8 @@ _TIERS = tuple(
 _LOOKUP_CHUNK = 128
 #: Minimum of removals that are worth a rebuild of a worker's table.
 _MIN_PACKED = 1024
+#: Blocks that one step of a longer change concerns: some milliseconds.
+STEP_BLOCKS = 2048
 #: Maximum of different sets of holders that are shared between blocks.
 _MAX_SHARED_SETS = 65_536
 
@@ -76,6 +80,8 @@ class _Holder:
     max_device_blocks: int | None = None
     #: Keys removed since the last rebuild of `tiers`.
     num_removed: int = 0
+    #: The snapshot that is replacing all this; None if none is.
+    snapshot: object = None
 
 
 class BlockIndex:
@@ -94,10 +100,14 @@ class BlockIndex:
         self._masks: dict[int, int] = {}
         #: Each set of holders: the one object that represents it.
         self._shared: dict[int, int] = {}
+        #: What workers held that have left: every change and lookup removes a part.
+        self._leaving: list[_Holder] = []
+        #: Their bits.
+        self._gone = 0
 
     @property
     def num_entries(self) -> int:
-        """Number of distinct blocks."""
+        """Number of distinct blocks, with those that workers held that have just left."""
         return len(self._masks)
 
     @property
@@ -127,9 +137,11 @@ class BlockIndex:
         An update that was applied already is ignored.
 
         Raises:
-            SequenceGapError: an update before this one is missing; nothing was applied.
+            SequenceGapError: an update before this one is missing, or a snapshot is not yet
+                complete; nothing was applied.
             InvalidRequestError: a hash is invalid; nothing was applied.
         """
+        self._sweep()
         known = self.sequence(update.worker) or 0
         if update.sequence <= known:
             return
@@ -137,6 +149,8 @@ class BlockIndex:
             raise SequenceGapError(f"{update.worker} sent update {update.sequence} after {known}")
         removed, stored = block_keys(update.removed), block_keys(update.stored)
         holder = self._holder(update.worker)
+        if holder.snapshot is not None:
+            raise SequenceGapError(f"{update.worker} sent update {update.sequence} in a snapshot")
         holder.sequence = update.sequence
         bit = _TIER_BITS[update.tier]
         if update.cleared:
@@ -151,32 +165,48 @@ class BlockIndex:
 
         A snapshot that is older than the last known update is ignored.
         """
-        keys = {tier: block_keys(held) for tier, held in hashes.items()}
+        for _ in self.replacing(worker, sequence, hashes):
+            pass
+
+    def replacing(
+        self, worker: WorkerId, sequence: int, hashes: Mapping[BlockTier, Sequence[bytes]]
+    ) -> Iterator[None]:
+        """Replace in steps, as `replace`: a large snapshot takes seconds.
+
+        Between two steps the index may be used. A newer snapshot of this worker, or its departure,
+        ends this one.
+        """
         holder = self._holder(worker)
+        keys: dict[BlockTier, dict[int, None]] = {}
+        for tier in _TIER_BITS:
+            keys[tier] = {}
+            for part in _parts(hashes.get(tier, ())):
+                keys[tier] |= dict.fromkeys(block_keys(part))
+                yield
         if sequence < holder.sequence:
             return
-        holder.sequence = sequence
-        for tier, bit in _TIER_BITS.items():
-            held = set(keys.get(tier, ()))
-            gone = [key for key, bits in holder.tiers.items() if bits & bit and key not in held]
-            self._remove(holder, gone, bit)
-            self._store(holder, keys.get(tier, ()), bit)
+        mine = holder.snapshot = object()
+        steps = self._exchange(holder, keys)
+        while self._holders.get(worker) is holder and holder.snapshot is mine:
+            if next(steps, True):
+                holder.sequence, holder.snapshot = sequence, None
+            yield
 
     def forget(self, worker: WorkerId) -> None:
         """Remove all entries of this incarnation. Unknown workers are ignored."""
         holder = self._holders.pop(worker, None)
         if holder is None:
             return
-        for key in holder.tiers:
-            self._take_out(key, holder.bit)
-        self._num_blocks -= len(holder.tiers)
-        del self._workers_by_bit[holder.bit]
+        self._leaving.append(holder)
+        self._gone |= holder.bit
+        self._sweep()
 
     def lookup(self, hashes: Sequence[bytes]) -> dict[WorkerId, int]:
         """Return how many leading hashes each worker that holds hashes[0] holds without a gap.
 
         Any tier counts, and tiers may differ between blocks.
         """
+        self._sweep()
         found: dict[WorkerId, int] = {}
         holding: int | None = None
         num_blocks = 0
@@ -219,6 +249,19 @@ class BlockIndex:
             holder = self._holders[worker] = _Holder(bit)
         return holder
 
+    def _exchange(
+        self, holder: _Holder, keys: Mapping[BlockTier, Mapping[int, None]]
+    ) -> Iterator[bool]:
+        for tier, bit in _TIER_BITS.items():
+            held = keys[tier]
+            for part in _parts(list(holder.tiers)):
+                bits = holder.tiers.get
+                self._remove(holder, [k for k in part if bits(k, 0) & bit and k not in held], bit)
+                yield False
+            for part in _parts(list(held)):
+                self._store(holder, part, bit)
+                yield False
+
     def _remove(self, holder: _Holder, keys: Iterable[int], tier_bit: int) -> None:
         tiers = holder.tiers
         for key in keys:
@@ -239,6 +282,21 @@ class BlockIndex:
             holder.tiers = dict(tiers)
             holder.num_removed = 0
 
+    def _sweep(self) -> None:
+        """Remove a part of what workers held that have left."""
+        if not self._leaving:
+            return
+        holder = self._leaving[-1]
+        num_keys = min(len(holder.tiers), STEP_BLOCKS)
+        for _ in range(num_keys):
+            key, _ = holder.tiers.popitem()
+            self._take_out(key, holder.bit)
+        self._num_blocks -= num_keys
+        if not holder.tiers:
+            self._leaving.pop()
+            self._gone &= ~holder.bit
+            del self._workers_by_bit[holder.bit]
+
     def _take_out(self, key: int, bit: int) -> None:
         mask = self._masks[key] & ~bit
         if mask:
@@ -246,7 +304,9 @@ class BlockIndex:
         else:
             del self._masks[key]
 
-    def _store(self, holder: _Holder, keys: Iterable[int], tier_bit: int) -> None:
+    def _store(self, holder: _Holder, keys: Collection[int], tier_bit: int) -> None:
+        while self._leaving and self._num_blocks + len(keys) > self._max_blocks:
+            self._sweep()
         tiers, masks, num_refused = holder.tiers, self._masks, 0
         is_device = tier_bit == 1
         for key in keys:
@@ -273,7 +333,13 @@ class BlockIndex:
         return self._shared.setdefault(mask, mask)
 
     def _workers(self, mask: int) -> Iterator[WorkerId]:
+        mask &= ~self._gone
         while mask:
             bit = mask & -mask
             yield self._workers_by_bit[bit]
             mask ^= bit
+
+
+def _parts(values: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(values), STEP_BLOCKS):
+        yield values[start : start + STEP_BLOCKS]

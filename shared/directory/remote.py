@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 TIMEOUT_S = 5.0
+#: A router takes in the snapshots of all its workers one by one.
+SNAPSHOT_TIMEOUT_S = 60.0
 POLL_S = 1.0
-#: 34 bytes each on the wire: a message stays below the size that servers accept.
+#: Of all tiers; 34 bytes each on the wire: a message stays below the size that servers accept.
 MAX_HASHES_PER_MESSAGE = 400_000
 _PEER = "directory"
 
@@ -92,7 +94,7 @@ class RemoteDirectory:
         request = directory_pb2.PublishRequest(
             worker=worker_id_to_wire(update.worker),
             sequence=update.sequence,
-            stored=self._bounded(update.worker, update.stored),
+            stored=_bounded(update.worker, update.stored, self._max_hashes),
             removed=update.removed,
             cleared=update.cleared,
             tier=tier_to_wire(update.tier),
@@ -102,18 +104,21 @@ class RemoteDirectory:
     async def replace(
         self, worker: WorkerId, sequence: int, hashes: Mapping[BlockTier, Sequence[bytes]]
     ) -> None:
-        """See BlockDirectory."""
-        others = {tier: held for tier, held in hashes.items() if tier is not BlockTier.DEVICE}
+        """See BlockDirectory. What is too much for one message is left out, slowest tier first."""
+        tiers: dict[BlockTier, Sequence[bytes]] = {}
+        num_left = self._max_hashes
+        for tier in BlockTier:
+            tiers[tier] = _bounded(worker, hashes.get(tier, ()), num_left)
+            num_left -= len(tiers[tier])
         request = directory_pb2.PublishRequest(
             worker=worker_id_to_wire(worker),
             sequence=sequence,
-            stored=self._bounded(worker, hashes.get(BlockTier.DEVICE, ())),
-            other_tiers=tiers_to_wire(
-                {tier: self._bounded(worker, held) for tier, held in others.items()}
-            ),
+            stored=tiers.pop(BlockTier.DEVICE),
+            other_tiers=tiers_to_wire({tier: held for tier, held in tiers.items() if held}),
             snapshot=True,
         )
-        await _checked(self._stub.Publish(request, timeout=self._timeout_s))
+        timeout_s = max(self._timeout_s, SNAPSHOT_TIMEOUT_S)
+        await _checked(self._stub.Publish(request, timeout=timeout_s))
 
     async def lookup(self, hashes: Sequence[bytes]) -> dict[WorkerId, int]:
         """See BlockDirectory."""
@@ -121,13 +126,13 @@ class RemoteDirectory:
         response = await _checked(self._stub.LookupBlocks(request, timeout=self._timeout_s))
         return {worker_id_from_wire(h.worker): h.num_blocks for h in response.holders}
 
-    def _bounded(self, worker: WorkerId, hashes: Sequence[bytes]) -> Sequence[bytes]:
-        """Limit a message's hashes: an unknown hash costs a miss, a refused message costs all."""
-        if len(hashes) <= self._max_hashes:
-            return hashes
-        num_left_out = len(hashes) - self._max_hashes
-        log.warning("too_many_hashes", worker=str(worker), num_left_out=num_left_out)
-        return hashes[: self._max_hashes]
+
+def _bounded(worker: WorkerId, hashes: Sequence[bytes], max_hashes: int) -> Sequence[bytes]:
+    """Limit a message's hashes: an unknown hash costs a miss, a refused message costs all."""
+    if len(hashes) <= max_hashes:
+        return hashes
+    log.warning("too_many_hashes", worker=str(worker), num_left_out=len(hashes) - max_hashes)
+    return hashes[:max_hashes]
 
 
 async def _checked(call: Awaitable[Any]) -> Any:

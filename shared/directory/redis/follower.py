@@ -8,6 +8,7 @@ Redis: they use the last copy, however old.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -89,7 +90,7 @@ class RedisFollower:
         retry_s = FIRST_RETRY_S
         while True:
             try:
-                await self.refresh()
+                await self.refresh(self._clock() + self._poll_s)
                 if not self.connected:
                     log.info("redis_followed", num_workers=len(self.members.workers()))
                 self.connected = True
@@ -103,8 +104,11 @@ class RedisFollower:
                 await asyncio.sleep(retry_s)
                 retry_s = min(2 * retry_s, LONGEST_RETRY_S)
 
-    async def refresh(self) -> None:
-        """Update the copy to the present state of Redis."""
+    async def refresh(self, until_s: float = math.inf) -> None:
+        """Update the copy to the present state of Redis; begin to read no blocks after `until_s`.
+
+        Many workers' blocks take minutes: meanwhile workers join, and leases end.
+        """
         state = await self._store.state()
         if state.damaged:
             await self._store.set_aside_leases(state.damaged)
@@ -114,7 +118,7 @@ class RedisFollower:
         self.members.update(state.epoch, leases)
         for lease, event in leases:
             self._compare(event.record.worker, lease.sequence)
-        await self._read_stale()
+        await self._read_stale(until_s)
 
     def _compare(self, worker: WorkerId, sequence: int) -> None:
         """Have the worker's blocks read again if the index differs from its lease."""
@@ -144,10 +148,12 @@ class RedisFollower:
         self._look_again = False
         while (left_s := until_s - self._clock()) > 0 and not self._look_again:
             entries = await self._store.tail(
-                self._position or b"0-0", wait_s=left_s, count=_ENTRIES_PER_TRIP
+                self._position or b"0-0",
+                wait_s=None if self._stale else left_s,
+                count=_ENTRIES_PER_TRIP,
             )
             self._apply_all(entries)
-            await self._read_stale()
+            await self._read_stale(until_s)
 
     def _apply_all(self, entries: Sequence[tuple[bytes, dict[bytes, bytes]]]) -> None:
         for entry_id, fields in entries:
@@ -178,18 +184,24 @@ class RedisFollower:
             self._stale.add(worker)
 
     def _apply_delta(self, update: BlockUpdate) -> None:
+        if update.worker in self._stale:
+            # Its set, which is read later, has it.
+            return
         try:
             self.index.apply(update)
         except (SequenceGapError, InvalidRequestError) as error:
             log.info("snapshot_needed", worker=str(update.worker), reason=str(error))
             self._stale.add(update.worker)
 
-    async def _read_stale(self) -> None:
+    async def _read_stale(self, until_s: float) -> None:
+        """Read the blocks of one worker, and of others until the time is over."""
         for worker in list(self._stale):
             if self.members.knows(worker):
                 await self._read_one(worker)
             # An incarnation that is no longer known is left to the members.
             self._stale.discard(worker)
+            if self._clock() >= until_s:
+                return
 
     async def _read_one(self, worker: WorkerId) -> None:
         try:
@@ -200,7 +212,8 @@ class RedisFollower:
             return
         if found is not None:
             self.num_snapshots += 1
-            self.index.replace(worker, *found)
+            for _ in self.index.replacing(worker, *found):
+                await asyncio.sleep(0)
 
     def _forget(self, worker: WorkerId) -> None:
         self._stale.discard(worker)

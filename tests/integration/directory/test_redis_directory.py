@@ -81,6 +81,33 @@ async def test_the_counts_agree_with_the_set_after_any_updates(
             assert int(count) == sum(member[:1] == digit for member in members)
 
 
+async def test_a_full_redis_renews_leases_and_takes_no_blocks(
+    store: RedisStore, redis_server: RedisServer
+) -> None:
+    directory = RedisDirectory(store)
+    await directory.register(record(A), LEASE_S)
+    await directory.publish(BlockUpdate(worker=A, sequence=1, stored=hashes("1")))
+    with redis_server.client() as client:
+        client.config_set("maxmemory", 1)
+        try:
+            for renew in (
+                lambda: directory.heartbeat(A, WorkerLoad(num_running=2)),
+                lambda: directory.register(record(A), LEASE_S),
+            ):
+                redis_server.let_time_pass(LEASE_S * 0.75)
+                await renew()
+            redis_server.let_time_pass(LEASE_S * 0.75)
+            with pytest.raises(UnavailableError):
+                await directory.publish(BlockUpdate(worker=A, sequence=2, stored=hashes("2")))
+            (event,) = await directory.workers()
+            assert event.load.num_running == 2
+            assert await directory.lookup(hashes("1", "2")) == {A: 1}
+        finally:
+            client.config_set("maxmemory", 0)
+    await directory.publish(BlockUpdate(worker=A, sequence=2, stored=hashes("2")))
+    assert await directory.lookup(hashes("1", "2")) == {A: 2}
+
+
 async def test_a_redis_that_came_back_with_an_older_state_is_told_everything_again(
     store: RedisStore, redis_server: RedisServer
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from shared.directory.base import BlockUpdate, RegistryChange, WorkerLoad
 from shared.directory.index import block_keys
@@ -21,9 +22,11 @@ from shared.identity import Role, WorkerId
 from shared.kv.block_pool import BlockPool
 from tests.fakes.directory.redis_side import Side, until
 from tests.fakes.engine.cache_traffic import PoolTraffic
-from tests.suites.directory import DEVICE, HOST, A, B, hashes, record
+from tests.suites.directory import DEVICE, HOST, A, B, Clock, hashes, record
 
 if TYPE_CHECKING:
+    from shared.directory.redis.reading import DirectoryState
+    from shared.kv.tier import BlockTier
     from tests.fakes.directory.redis_server import RedisServer
 
 LEASE_S = 1.0
@@ -127,6 +130,47 @@ async def test_a_lost_entry_makes_it_read_that_worker_alone(
     await follower.refresh()
     assert follower.num_snapshots == 3
     assert follower.index.lookup(hashes("1", "2")) == {A: 2, B: 2}
+
+
+async def test_leases_are_read_between_the_blocks_of_many_workers(
+    side: Side,
+    store: RedisStore,
+    redis_server: RedisServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    directory = RedisDirectory(store)
+    workers = [WorkerId(str(number), "1") for number in range(7)]
+    for worker in workers:
+        await directory.register(record(worker), 6000)
+        await directory.replace(worker, 1, {DEVICE: hashes("1")})
+    clock = Clock()
+    followed = side.store(redis_server.url)
+    follower = RedisFollower(followed, poll_s=60, clock=clock)
+    read_state, read_snapshot = followed.state, followed.snapshot
+    calls: list[str] = []
+
+    async def state() -> DirectoryState:
+        calls.append("state")
+        return await read_state()
+
+    async def snapshot(worker: WorkerId) -> tuple[int, dict[BlockTier, list[bytes]]] | None:
+        """Take as long as a look at the leases may be late."""
+        if not calls.count("snapshot"):
+            for other in workers:
+                await directory.publish(BlockUpdate(worker=other, sequence=2, stored=hashes("2")))
+        calls.append("snapshot")
+        found = await read_snapshot(worker)
+        clock.now_s += 60
+        return found
+
+    monkeypatch.setattr(followed, "state", state)
+    monkeypatch.setattr(followed, "snapshot", snapshot)
+    with capture_logs() as logs:
+        side.run(follower.run())
+        await until(lambda: follower.index.lookup(hashes("1", "2")) == dict.fromkeys(workers, 2))
+    assert {"snapshot_needed", "redis_lost"}.isdisjoint(entry["event"] for entry in logs)
+    assert "snapshot" * 3 not in "".join(calls)
+    assert calls.count("snapshot") == len(workers)
 
 
 async def test_routers_agree(side: Side, store: RedisStore, redis_server: RedisServer) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shared.directory import index as index_module
 from shared.directory.base import BlockUpdate
 from shared.directory.index import BlockIndex, block_keys
 from shared.errors import InvalidRequestError, SequenceGapError
@@ -63,6 +64,59 @@ def test_the_tiers_of_a_block_are_known() -> None:
     assert index.held_tiers(B, CHAIN[:1]) == [()]
     index.apply(BlockUpdate(worker=A, sequence=2, cleared=True, tier=HOST))
     assert index.held_tiers(A, CHAIN[:3]) == [(), (DEVICE, DISK), (DISK,)]
+
+
+def test_a_snapshot_in_steps_ends_with_a_newer_one_or_the_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(index_module, "STEP_BLOCKS", 4)
+    index = BlockIndex()
+    index.apply(stored(A, 1, CHAIN[:20]))
+    older = index.replacing(A, 2, {DEVICE: CHAIN[:2], HOST: CHAIN[30:60]})
+    steps = [next(older) for _ in range(12)]
+    assert index.lookup(CHAIN)[A] < 20
+    with pytest.raises(SequenceGapError):
+        index.apply(stored(A, 2, CHAIN[:9]))
+    newer = index.replacing(A, 3, {DEVICE: CHAIN[:5]})
+    for _ in range(3):
+        next(newer)
+    steps += older
+    assert len(steps) < 20
+    assert len(list(newer)) > 1
+    assert index.sequence(A) == 3
+    assert index.lookup(CHAIN) == {A: 5}
+    assert index.num_entries == 5
+    later = index.replacing(A, 4, {DEVICE: CHAIN[:30]})
+    for _ in range(12):
+        next(later)
+    index.forget(A)
+    assert len(list(later)) <= 1
+    index.lookup(CHAIN)
+    assert (index.num_entries, index.workers, index.lookup(CHAIN)) == (0, [], {})
+
+
+def test_who_has_left_is_found_no_more_and_is_removed_in_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(index_module, "STEP_BLOCKS", 100)
+    index = BlockIndex(max_blocks=600)
+    for worker in (A, B):
+        index.replace(worker, 1, {HOST: CHAIN})
+    index.forget(B)
+    # The same incarnation is back before all that it had is removed.
+    index.replace(B, 1, {HOST: CHAIN[:7]})
+    assert index.lookup(CHAIN[:200]) == {A: 200, B: 7}
+    index.forget(A)
+    assert index.num_entries > 7
+    assert index.lookup(CHAIN) == {B: 7}
+    # What a worker had that has left makes room.
+    index.replace(B, 2, {HOST: hashes(*map(str, range(600)))})
+    assert (index.num_entries, index.lookup(CHAIN)) == (600, {B: 300})
+    index.forget(B)
+    for _ in range(5):
+        assert index.num_entries > 0
+        index.lookup(CHAIN)
+    assert (index.num_entries, index.workers) == (0, [])
 
 
 def test_memory_is_bounded_and_given_back() -> None:

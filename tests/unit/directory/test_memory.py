@@ -6,10 +6,11 @@ from contextlib import aclosing
 
 import pytest
 
+from shared.directory import index as index_module
 from shared.directory.base import BlockUpdate, RegistryChange, WorkerLoad
 from shared.directory.memory import MemoryRegistry
 from shared.directory.memory_blocks import MemoryBlockDirectory
-from shared.errors import OverloadedError
+from shared.errors import OverloadedError, UnknownIncarnationError
 from shared.identity import WorkerId
 from tests.suites.directory import DEVICE, A, B, Clock, Cluster, DirectorySuite, hashes, record
 
@@ -104,3 +105,48 @@ async def test_random_updates_agree_with_sets() -> None:
             if leading:
                 expected[worker] = leading
         assert await blocks.lookup(chain) == expected
+
+
+async def test_other_work_goes_on_in_a_large_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "STEP_BLOCKS", 4)
+    registry = MemoryRegistry(clock=Clock())
+    blocks = MemoryBlockDirectory(registry)
+    chain = hashes(*map(str, range(40)))
+    for worker in (A, B):
+        await registry.register(record(worker, num_blocks=40), 10)
+    first = asyncio.create_task(blocks.replace(A, 1, {DEVICE: chain}))
+    second = asyncio.create_task(blocks.replace(B, 1, {DEVICE: chain}))
+    # It waits for its worker's snapshot.
+    update = asyncio.create_task(
+        blocks.publish(BlockUpdate(worker=A, sequence=2, removed=chain[9:]))
+    )
+    num_steps = 0
+    while not first.done():
+        assert not second.done()
+        num_steps += 1
+        await asyncio.sleep(0)
+    assert num_steps >= 20
+    assert B not in await blocks.lookup(chain)
+    await asyncio.gather(second, update)
+    assert await blocks.lookup(chain) == {A: 9, B: 40}
+
+
+async def test_a_worker_that_leaves_in_its_snapshot_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(index_module, "STEP_BLOCKS", 4)
+    registry = MemoryRegistry(clock=Clock())
+    blocks = MemoryBlockDirectory(registry)
+    chain = hashes(*map(str, range(40)))
+    await registry.register(record(A, num_blocks=40), 10)
+    snapshot = asyncio.create_task(blocks.replace(A, 1, {DEVICE: chain}))
+    update = asyncio.create_task(blocks.publish(BlockUpdate(worker=A, sequence=2, stored=chain)))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await registry.deregister(A)
+    for call in (snapshot, update):
+        with pytest.raises(UnknownIncarnationError):
+            await call
+    for _ in range(10):
+        await blocks.lookup(chain)
+    assert (blocks.num_entries, blocks.index.workers) == (0, [])

