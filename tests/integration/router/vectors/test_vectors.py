@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -19,9 +20,12 @@ from shared.errors import InternalError, WorkerLostError
 from shared.identity import Role, WorkerId
 from shared.request.adapter_ref import AdapterRef
 from shared.rpc.protocol import POOLING_MINOR
+from tests.fakes.processes.call_threads import threads_of
 from tests.fakes.router.vector_door import URL, Door, close, joined, until
 from tests.fakes.scripted.adapters import digest
 from tests.fakes.worker.poolers import (
+    CLASSIFIER,
+    EMBEDDER,
     SIZE,
     PoolWorker,
     TokenPooler,
@@ -62,6 +66,31 @@ async def test_every_shape_of_input_gets_its_vectors(door: Door) -> None:
     assert worker.metrics.get_sample_value("baton_pooled_texts_total", {"outcome": "ok"}) == 8
     assert door.metric("vector_texts_total", task="embed") == 8
     assert door.metric("vector_requests_total", task="embed", outcome="ok") == 4
+
+
+@pytest.mark.parametrize(
+    ("url", "task", "kind", "num_texts"),
+    [
+        (URL, None, "embedding", 180),
+        ("/pooling", "token_embed", "pooling", 90),
+        ("/classify", None, "class", 520),
+    ],
+)
+async def test_many_numbers_are_written_in_a_thread(
+    door: Door,
+    monkeypatch: pytest.MonkeyPatch,
+    url: str,
+    task: str | None,
+    kind: str,
+    num_texts: int,
+) -> None:
+    await joined(door, pooler=TokenPooler(CLASSIFIER if kind == "class" else EMBEDDER))
+    threads = threads_of(monkeypatch, f"services.router.openai.vectors.endpoints.{kind}_item")
+    texts = [f"text {i}" for i in range(num_texts)]
+    reply = await door.ask(url, input=texts, **({} if task is None else {"task": task}))
+    assert len(threads) == len(texts) == len(reply["data"])
+    assert [item["index"] for item in reply["data"]] == list(range(len(texts)))
+    assert threading.main_thread() not in threads
 
 
 async def test_numbers_are_written_as_asked_for(door: Door) -> None:
