@@ -20,6 +20,7 @@ from shared.generation.limits import (
     check_inputs,
     check_num_tokens,
     check_texts,
+    check_token_vectors,
 )
 from shared.pooling.facts import PoolTask
 from shared.pooling.texts.pairs import PairReader
@@ -89,11 +90,13 @@ class Vectors:
         chat_template: ChatTemplate,
         models: ServedModels,
         offered: Callable[[], OfferedVectors | None],
+        hidden_size: int | None = None,
         limits: RequestLimits = DEFAULT_LIMITS,
     ) -> None:
         """`offered` returns the vectors that the workers make; it raises NoWorkerError if there
-        are none that could say it.
+        are none that could say it. `hidden_size`: numbers of a token's vector, if its files say so.
         """
+        self._hidden_size = hidden_size
         self._vectorizer = vectorizer
         self._tokenizer = tokenizer
         self._chat_template = chat_template
@@ -157,6 +160,10 @@ class Vectors:
             sum(map(len, texts)),
             lambda: reader.read_all(texts, names),
         )
+        if wish.task is PoolTask.TOKEN_EMBED:
+            num_tokens = sum(len(each.token_ids) for each in inputs)
+            size = self._hidden_size or facts.size
+            check_token_vectors(num_tokens, size, self._limits, param=param)
         return self._request(inputs, wish, facts, names)
 
     async def found(self, request: VectorRequest) -> Found:

@@ -21,7 +21,6 @@ from services.router.openai.vectors.schema import (
     PoolingChatBody,
 )
 from services.router.openai.vectors.shapes import (
-    NUMBER_BYTES,
     VectorList,
     class_item,
     embedding_item,
@@ -29,6 +28,7 @@ from services.router.openai.vectors.shapes import (
     usage_body,
 )
 from shared.aside import aside
+from shared.generation.limits import FLOAT_BYTES
 from shared.pooling.facts import PoolTask
 
 if TYPE_CHECKING:
@@ -122,5 +122,5 @@ class VectorEndpoints:
     ) -> Response:
         name = response_id(request, prefix)
         head = VectorList(name, int(time.time()), model, [], usage_body(found.usage))
-        size = sum(len(vector.data) for vector in found.vectors) // NUMBER_BYTES
+        size = sum(len(vector.data) for vector in found.vectors) // FLOAT_BYTES
         return await long_reply(filled(head, items), size=size)

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from services.router.usage import Usage
     from services.router.vectors.request import FoundVector
 
-#: Of a vector as it comes from a worker.
-NUMBER_BYTES = 4
 _DTYPES = {"float32": "f4", "float16": "f2"}
 _ORDERS = {"native": "<", "little": "<", "big": ">"}
 

@@ -11,12 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from baton_client import AsyncBaton, ModelNotFoundError, RequestCancelledError
+from baton_client import (
+    AsyncBaton,
+    InvalidRequestError,
+    ModelNotFoundError,
+    RequestCancelledError,
+)
 from services.router.vectors import attempts
 from services.router.vectors.pipeline import VectorPipeline
 from services.router.workers import endpoints
 from shared.directory.base import STAGE, AdapterPlace, AdapterState
 from shared.errors import InternalError, WorkerLostError
+from shared.generation.limits import RequestLimits
 from shared.identity import Role, WorkerId
 from shared.request.adapter_ref import AdapterRef
 from shared.rpc.protocol import POOLING_MINOR
@@ -396,6 +402,21 @@ async def test_each_token_has_a_vector(door: Door) -> None:
     assert close(reply["data"][0]["data"], rows_of(door.ids("hello")))
     reply = await door.ask("/pooling", input="hello")
     assert close(reply["data"][0]["data"], embedding(door.ids("hello")))
+
+
+@pytest.mark.parametrize(
+    "bench", [{"limits": RequestLimits(max_vector_bytes=6 * SIZE * 4)}], indirect=True
+)
+async def test_vectors_of_tokens_are_bounded_together(door: Door) -> None:
+    [worker] = await joined(door)
+    await door.ask("/pooling", input=[[5, 6, 7], [5, 6, 8]], task="token_embed")
+    error = await door.refusal("/pooling", input=[[5, 6, 7], [5, 6, 8, 9]], task="token_embed")
+    assert (error["param"], "at most 6 tokens" in error["message"]) == ("input", True)
+    await door.ask("/pooling", input=[[5, 6, 7], [5, 6, 8, 9]], task="embed")
+    async with door.grpc() as address, AsyncBaton(address) as client:
+        with pytest.raises(InvalidRequestError, match="--max-vector-bytes"):
+            await client.embed([[5, 6, 7], [5, 6, 8, 9]], each_token=True)
+    assert len(worker.pooler.requests) == 4
 
 
 async def test_adapters_make_vectors_beside_their_model(door: Door) -> None:
