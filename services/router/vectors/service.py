@@ -16,6 +16,7 @@ from shared.aside import aside
 from shared.errors import InternalError, InvalidRequestError, NoWorkerError, UnsupportedError
 from shared.generation.limits import (
     DEFAULT_LIMITS,
+    FLOAT_BYTES,
     RequestLimits,
     check_inputs,
     check_num_tokens,
@@ -25,6 +26,7 @@ from shared.generation.limits import (
 from shared.pooling.facts import PoolTask
 from shared.pooling.texts.pairs import PairReader
 from shared.pooling.texts.reader import TextReader, check_dimensions, prompt_of
+from shared.rpc.server import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
     from shared.text.tokenizer import Tokenizer
 
 _INT32 = 2**31
+#: A worker's message has room for a text's vectors, and for the rest of it.
+MAX_VECTOR_BYTES = MAX_MESSAGE_BYTES - 2**16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,8 +165,10 @@ class Vectors:
             lambda: reader.read_all(texts, names),
         )
         if wish.task is PoolTask.TOKEN_EMBED:
-            num_tokens = sum(len(each.token_ids) for each in inputs)
             size = self._hidden_size or facts.size
+            for name, each in zip(names, inputs, strict=True):
+                _check_message(len(each.token_ids), size, param=name)
+            num_tokens = sum(len(each.token_ids) for each in inputs)
             check_token_vectors(num_tokens, size, self._limits, param=param)
         return self._request(inputs, wish, facts, names)
 
@@ -335,6 +341,17 @@ def _check_counts(
             f"there are {len(queries)} and {len(documents)}"
         )
         raise InvalidRequestError(message, param=params[0])
+
+
+def _check_message(num_tokens: int, size: int, *, param: str) -> None:
+    """Refuse a text whose tokens' vectors fit no message of a worker."""
+    most = MAX_VECTOR_BYTES // (size * FLOAT_BYTES)
+    if num_tokens > most:
+        message = (
+            f"{param} has {num_tokens} tokens, and at most {most} of a text can have vectors of "
+            "their own: shorten it, or set truncate_prompt_tokens"
+        )
+        raise InvalidRequestError(message, param=param)
 
 
 def _each(param: str, count: int) -> list[str]:

@@ -22,7 +22,7 @@ from services.router.vectors.pipeline import VectorPipeline
 from services.router.workers import endpoints
 from shared.directory.base import STAGE, AdapterPlace, AdapterState
 from shared.errors import InternalError, WorkerLostError
-from shared.generation.limits import RequestLimits
+from shared.generation.limits import FLOAT_BYTES, RequestLimits
 from shared.identity import Role, WorkerId
 from shared.request.adapter_ref import AdapterRef
 from shared.rpc.protocol import POOLING_MINOR
@@ -404,8 +404,23 @@ async def test_each_token_has_a_vector(door: Door) -> None:
     assert close(reply["data"][0]["data"], embedding(door.ids("hello")))
 
 
+async def test_a_text_whose_vectors_fit_no_message_is_refused(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longest = 60
+    place = "services.router.vectors.service.MAX_VECTOR_BYTES"
+    monkeypatch.setattr(place, longest * SIZE * FLOAT_BYTES)
+    [worker] = await joined(door)
+    await door.ask("/pooling", input=[[5] * longest, [6]], task="token_embed")
+    texts = [[5], [6] * (longest + 1)]
+    error = await door.refusal("/pooling", input=texts, task="token_embed")
+    assert (error["param"], "at most 60" in error["message"]) == ("input[1]", True)
+    await door.ask("/pooling", input=texts, task="embed")
+    assert len(worker.pooler.requests) == 4
+
+
 @pytest.mark.parametrize(
-    "bench", [{"limits": RequestLimits(max_vector_bytes=6 * SIZE * 4)}], indirect=True
+    "bench", [{"limits": RequestLimits(max_vector_bytes=6 * SIZE * FLOAT_BYTES)}], indirect=True
 )
 async def test_vectors_of_tokens_are_bounded_together(door: Door) -> None:
     [worker] = await joined(door)
