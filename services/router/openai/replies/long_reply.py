@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
-from services.router.openai.replies.responses import JSON
+from services.router.openai.replies.responses import JSON, json_response
 from shared.aside import aside
 from shared.errors import InternalError
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     import msgspec
     from starlette.types import Receive, Scope, Send
 
+#: Tokens or numbers of a reply that is made at once.
+INLINE_SIZE = 1024
 #: Bytes that are sent at a time.
 CHUNK_BYTES = 64 * 1024
-#: The empty list of an object. Quotes within its texts are escaped, so no text has it.
-_PLACE = b'"data":[]'
 
 
 class LongReply(Response):
@@ -43,20 +43,45 @@ class LongReply(Response):
             await send({"type": "http.response.body", "body": chunk, "more_body": i < last})
 
 
+async def answers_reply(whole: Any) -> Response:
+    """Return the reply of an object with whole answers, its `choices`: one by one, if it is long.
+
+    Any other object is encoded in one go. `whole` has no choices afterwards.
+    """
+    choices = list(getattr(whole, "choices", ()))
+    size = whole.usage.total_tokens if choices else 0
+    if size <= INLINE_SIZE:
+        return json_response(whole)
+    whole.choices = []
+    return await long_reply(filled(whole, _taken(choices), field="choices"), size=size)
+
+
+def _taken(choices: list[Any]) -> Iterator[tuple[bytes]]:
+    """Yield the JSON of each one, and free it here: a thousand tokens have many objects."""
+    choices.reverse()
+    while choices:
+        yield (JSON.encode(choices.pop()),)
+
+
 async def long_reply(pieces: Iterable[bytes], *, size: int) -> LongReply:
     """Return the reply that these pieces are, made in a thread if there are many.
 
     `size`: about how many numbers and characters they have.
     """
-    return LongReply(await aside(size, lambda: list(_chunks(pieces))))
+    chunks = await aside(size, lambda: list(_chunks(pieces)), inline=INLINE_SIZE)
+    return LongReply(chunks)
 
 
-def filled(head: msgspec.Struct, items: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
-    """Yield the JSON of `head` with items in its list `data`, which is empty; each in pieces."""
-    before, found, after = JSON.encode(head).partition(_PLACE)
+def filled(
+    head: msgspec.Struct, items: Iterable[Iterable[bytes]], *, field: str = "data"
+) -> Iterator[bytes]:
+    """Yield the JSON of `head` with items in its list `field`, which is empty; each in pieces."""
+    # Quotes within texts are escaped, so no text has this.
+    place = b'"%b":[]' % field.encode()
+    before, found, after = JSON.encode(head).partition(place)
     if not found:
         raise InternalError("the object has no place for items")
-    yield b"%b%b" % (before, _PLACE[:-1])
+    yield b"%b%b" % (before, place[:-1])
     for i, item in enumerate(items):
         if i:
             yield b","
