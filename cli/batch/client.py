@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from cli.batch.json_text import json_bytes
 from cli.errors import CommandError
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from cli.batch.requests import Request
 
+_JSON = {"content-type": "application/json"}
 #: Statuses for which a retry may help. Any other status is the answer.
 RETRIED = frozenset(
     {
@@ -80,11 +82,11 @@ class BatchClient:
         Raises:
             CommandError: no request was answered for too long, or the peer is no HTTP server.
         """
-        num_tries = 0
+        num_tries, body = 0, json_bytes(request.body)
         while True:
             reason, delay_s = "", FIRST_DELAY_S * 2**num_tries
             try:
-                response = await self._http.post(request.url, json=request.body)
+                response = await self._http.post(request.url, content=body, headers=_JSON)
                 if response.status_code not in RETRIED:
                     self._answered_s = time.monotonic()
                     return _line(request, response)

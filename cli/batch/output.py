@@ -15,6 +15,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from cli.batch.json_text import json_bytes
 from cli.errors import CommandError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class BatchOutput:
         Raises:
             CommandError: there is no space; the file is unchanged.
         """
-        data = json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+        data = json_bytes(line) + b"\n"
         try:
             self._write(data)
         except OSError as error:

@@ -150,6 +150,7 @@ class Front:
             chat_template=served.text.chat_template,
             models=served.models,
             offered=pool.endpoints.offered_vectors,
+            hidden_size=served.text.hidden_size,
             limits=pool.config.limits,
         )
 

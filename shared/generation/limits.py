@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from shared.generation.params import GenerationParams
 
 _MEBI = 2**20
+#: Of a number in a vector.
+FLOAT_BYTES = 4
 #: As a number of alternatives: all tokens there are; as a limit of that number: none.
 ALL = -1
 
@@ -37,6 +39,9 @@ class RequestLimits:
     )
     max_prompts: int = setting(256, help="prompts of a completions request")
     max_inputs: int = setting(2048, help="texts of a request for vectors, or for scores")
+    max_vector_bytes: int = setting(
+        256 * _MEBI, help="bytes of the vectors of each token that a request may ask for"
+    )
     max_answers: int = setting(512, help="answers of a request: its prompts times n")
     max_messages: int = setting(4096, help="messages of a conversation")
     max_tools: int = setting(512, help="tools of a request")
@@ -183,6 +188,22 @@ def check_inputs(num_texts: int, limits: RequestLimits, *, param: str) -> None:
         raise InvalidRequestError(f"{param} must not be empty", param=param)
     if num_texts > limits.max_inputs:
         message = f"{param} must have at most {limits.max_inputs} texts, not {num_texts}"
+        raise InvalidRequestError(message, param=param)
+
+
+def check_token_vectors(num_tokens: int, size: int, limits: RequestLimits, *, param: str) -> None:
+    """Refuse vectors of `size` numbers, one for each of so many tokens, that are too much together.
+
+    Raises:
+        InvalidRequestError: they have more bytes than the limit.
+    """
+    most, num_bytes = limits.max_vector_bytes, num_tokens * size * FLOAT_BYTES
+    if num_bytes > most:
+        allowed = most // (size * FLOAT_BYTES)
+        message = (
+            f"the vectors of {num_tokens} tokens have {num_bytes} bytes, and at most {most} are "
+            f"allowed (--max-vector-bytes): send at most {allowed} tokens at a time"
+        )
         raise InvalidRequestError(message, param=param)
 
 

@@ -16,14 +16,17 @@ from shared.aside import aside
 from shared.errors import InternalError, InvalidRequestError, NoWorkerError, UnsupportedError
 from shared.generation.limits import (
     DEFAULT_LIMITS,
+    FLOAT_BYTES,
     RequestLimits,
     check_inputs,
     check_num_tokens,
     check_texts,
+    check_token_vectors,
 )
 from shared.pooling.facts import PoolTask
 from shared.pooling.texts.pairs import PairReader
 from shared.pooling.texts.reader import TextReader, check_dimensions, prompt_of
+from shared.rpc.server import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
     from shared.text.tokenizer import Tokenizer
 
 _INT32 = 2**31
+#: A worker's message has room for a text's vectors, and for the rest of it.
+MAX_VECTOR_BYTES = MAX_MESSAGE_BYTES - 2**16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +94,13 @@ class Vectors:
         chat_template: ChatTemplate,
         models: ServedModels,
         offered: Callable[[], OfferedVectors | None],
+        hidden_size: int | None = None,
         limits: RequestLimits = DEFAULT_LIMITS,
     ) -> None:
         """`offered` returns the vectors that the workers make; it raises NoWorkerError if there
-        are none that could say it.
+        are none that could say it. `hidden_size`: numbers of a token's vector, if its files say so.
         """
+        self._hidden_size = hidden_size
         self._vectorizer = vectorizer
         self._tokenizer = tokenizer
         self._chat_template = chat_template
@@ -157,6 +164,12 @@ class Vectors:
             sum(map(len, texts)),
             lambda: reader.read_all(texts, names),
         )
+        if wish.task is PoolTask.TOKEN_EMBED:
+            size = self._hidden_size or facts.size
+            for name, each in zip(names, inputs, strict=True):
+                _check_message(len(each.token_ids), size, param=name)
+            num_tokens = sum(len(each.token_ids) for each in inputs)
+            check_token_vectors(num_tokens, size, self._limits, param=param)
         return self._request(inputs, wish, facts, names)
 
     async def found(self, request: VectorRequest) -> Found:
@@ -328,6 +341,17 @@ def _check_counts(
             f"there are {len(queries)} and {len(documents)}"
         )
         raise InvalidRequestError(message, param=params[0])
+
+
+def _check_message(num_tokens: int, size: int, *, param: str) -> None:
+    """Refuse a text whose tokens' vectors fit no message of a worker."""
+    most = MAX_VECTOR_BYTES // (size * FLOAT_BYTES)
+    if num_tokens > most:
+        message = (
+            f"{param} has {num_tokens} tokens, and at most {most} of a text can have vectors of "
+            "their own: shorten it, or set truncate_prompt_tokens"
+        )
+        raise InvalidRequestError(message, param=param)
 
 
 def _each(param: str, count: int) -> list[str]:

@@ -151,6 +151,19 @@ def test_bad_lines_are_named_and_the_others_are_answered(
         assert reason in said
 
 
+def test_what_json_cannot_say_is_sent_as_it_is(
+    batch: Callable[..., BatchOptions], script: BatchScript
+) -> None:
+    body = {"prompt": "a", "temperature": float("nan"), "top_p": float("inf"), "user": "\ud800"}
+    names = ["a", "half \ud800"]
+    lines = [request_line(name, body=body) + "\n" for name in names]
+    batch().input.write_text("".join(lines))
+    for _ in range(2):  # the second one finds both answers
+        assert run_batch(batch()) == 0
+        assert set(answers(batch().output)) == set(names)
+        assert script.prompts == ["a", "a"]
+
+
 def test_a_busy_server_is_asked_again_when_it_says_so(
     batch: Callable[..., BatchOptions], script: BatchScript
 ) -> None:

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from services.router.openai.http.disconnect import unless_disconnected
-from services.router.openai.replies.responses import json_response
+from services.router.openai.replies.long_reply import answers_reply
 from services.router.openai.replies.sse import DATA_EDGE, EventWriter, stream_events
 from shared.aside import aside
 
@@ -58,4 +58,4 @@ async def answer(
         async with aclosing(parts):
             return await reply.whole(parts)
 
-    return json_response(await unless_disconnected(request.receive, collect()))
+    return await answers_reply(await unless_disconnected(request.receive, collect()))

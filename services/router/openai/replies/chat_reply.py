@@ -214,6 +214,7 @@ class ChatReply:
         self._show_prompt(reply)
         if self._wants_prompt_logprobs and collected.prompt_details is not None:
             reply.prompt_logprobs = prompt_logprobs(collected.prompt_details)
+            collected.prompt_details = None
         return reply
 
     def _choice(self, index: int, answer: CollectedAnswer, parsed: WholeAnswer) -> Choice:
@@ -230,6 +231,8 @@ class ChatReply:
         choice.weight_version = answer.weight_version or UNSET
         if self._wants_logprobs:
             choice.logprobs = chat_logprobs(answer.details, self._label)
+            # Freed here, in a thread: many objects are freed slowly.
+            answer.details.clear()
         if self._wants_token_ids:
             choice.token_ids = answer.token_ids
         if self._wants_hidden_states:

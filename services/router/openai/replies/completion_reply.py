@@ -173,6 +173,9 @@ class CompletionReply:
             if collected.prompt_details is not None:
                 self._prompt_details[place] = collected.prompt_details
             choices += [self._choice(place, i, a) for i, a in enumerate(collected.answers)]
+            # Freed here, in a thread: many objects are freed slowly.
+            collected.prompt_details = None
+            self._prompt_details.pop(place, None)
         return self._with_totals(choices)
 
     def _choice(self, place: int, number: int, answer: CollectedAnswer) -> CompletionChoice:
@@ -185,6 +188,7 @@ class CompletionReply:
         if self._wants_logprobs:
             self._logprobs[index] = CompletionLogprobsWriter(self._label)
             choice.logprobs = self._write_logprobs(index, answer.details, with_prompt=True)
+            answer.details.clear()
         asked = self._wants_token_ids
         choice.token_ids = answer.token_ids if asked else None
         choice.prompt_token_ids = prompt.token_ids if asked else None

@@ -112,6 +112,10 @@ class GenerateReply:
         reply.prompt_token_ids = self._prompt_token_ids
         if found.prompt_details is not None:
             reply.prompt_logprobs = prompt_logprobs(found.prompt_details)
+        # Freed here, in a thread: many objects are freed slowly.
+        found.prompt_details = None
+        for answer in found.answers:
+            answer.details.clear()
         return reply
 
     def _logprobs(self, details: Sequence[TokenDetail]) -> TokenLogprobs | ChatLogprobs | None:

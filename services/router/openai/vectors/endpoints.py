@@ -10,7 +10,7 @@ from fastapi import Request, Response  # noqa: TC002 read at run time by the fra
 from services.router.openai.http.body import parse_body, read_body
 from services.router.openai.http.disconnect import unless_disconnected
 from services.router.openai.http.request_id import response_id
-from services.router.openai.replies.responses import json_response
+from services.router.openai.replies.long_reply import filled, long_reply
 from services.router.openai.vectors.reading import read_input, texts_of, wish_of
 from services.router.openai.vectors.schema import (
     ClassifyBody,
@@ -21,21 +21,22 @@ from services.router.openai.vectors.schema import (
     PoolingChatBody,
 )
 from services.router.openai.vectors.shapes import (
-    ClassData,
-    EmbeddingData,
-    PoolingData,
     VectorList,
+    class_item,
+    embedding_item,
+    pooling_item,
     usage_body,
-    written,
 )
 from shared.aside import aside
+from shared.generation.limits import FLOAT_BYTES
 from shared.pooling.facts import PoolTask
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from services.router.openai.backend import Backend
     from services.router.vectors.request import VectorRequest
     from services.router.vectors.service import Found, Wish
-    from shared.pooling.facts import PoolingFacts
 
 _EMBEDDING, _CLASSES, _POOLING = "embd", "classify", "pool"
 _TASKS = {
@@ -64,11 +65,8 @@ class VectorEndpoints:
         body = await read_input(request, self._backend, EmbeddingBody, EmbeddingChatBody)
         wish = wish_of(request, body, self._backend, arrival_s, prefix=_EMBEDDING)
         asked, found = await self._found(request, body, wish)
-        data = [
-            EmbeddingData(vector.index, written(vector.numbers[0], body))
-            for vector in found.vectors
-        ]
-        return self._reply(request, _EMBEDDING, asked.model, data, found)
+        items = (embedding_item(vector, body) for vector in found.vectors)
+        return await self._reply(request, _EMBEDDING, asked.model, found, items)
 
     async def classify(self, request: Request) -> Response:
         """Return the classes of each text, or of a conversation."""
@@ -79,8 +77,8 @@ class VectorEndpoints:
         )
         facts = self._vectors.facts(body.model, PoolTask.CLASSIFY)
         asked, found = await self._found(request, body, wish)
-        data = [_class_data(i, row.tolist(), facts) for i, row in enumerate(found.rows())]
-        return self._reply(request, _CLASSES, asked.model, data, found)
+        items = (class_item(vector, facts.labels) for vector in found.vectors)
+        return await self._reply(request, _CLASSES, asked.model, found, items)
 
     async def pooling(self, request: Request) -> Response:
         """Return the vectors of each text, of the kind that the body names."""
@@ -90,11 +88,8 @@ class VectorEndpoints:
         wish = wish_of(request, body, self._backend, arrival_s, prefix=_POOLING, task=task)
         asked, found = await self._found(request, body, wish)
         each_token = task is PoolTask.TOKEN_EMBED
-        data = [
-            PoolingData(v.index, written(v.numbers if each_token else v.numbers[0], body))
-            for v in found.vectors
-        ]
-        return self._reply(request, _POOLING, asked.model, data, found)
+        items = (pooling_item(vector, body, each_token=each_token) for vector in found.vectors)
+        return await self._reply(request, _POOLING, asked.model, found, items)
 
     async def prepare(self, request: Request, raw: bytes, arrival_s: float) -> VectorRequest:
         """Return the request of a body for embeddings. `raw` is the HTTP body as it came."""
@@ -117,15 +112,15 @@ class VectorEndpoints:
         asked = await self._vectors.read(texts, wish, param=param)
         return asked, await unless_disconnected(request.receive, self._vectors.found(asked))
 
-    def _reply(
-        self, request: Request, prefix: str, model: str, data: Any, found: Found
+    async def _reply(
+        self,
+        request: Request,
+        prefix: str,
+        model: str,
+        found: Found,
+        items: Iterable[Iterable[bytes]],
     ) -> Response:
         name = response_id(request, prefix)
-        reply = VectorList(name, int(time.time()), model, data, usage_body(found.usage))
-        return json_response(reply)
-
-
-def _class_data(index: int, probs: list[float], facts: PoolingFacts) -> ClassData:
-    best = max(range(len(probs)), key=probs.__getitem__)
-    label = facts.labels[best] if best < len(facts.labels) else None
-    return ClassData(index, label, probs, len(probs))
+        head = VectorList(name, int(time.time()), model, [], usage_body(found.usage))
+        size = sum(len(vector.data) for vector in found.vectors) // FLOAT_BYTES
+        return await long_reply(filled(head, items), size=size)

@@ -6,17 +6,21 @@ from base64 import b64encode
 from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Raw, UnsetType
+
+from services.router.openai.replies.long_reply import filled
+from services.router.openai.replies.responses import JSON
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     import numpy as np
     from numpy.typing import NDArray
 
     from services.router.openai.vectors.schema import EncodingFields
     from services.router.usage import Usage
+    from services.router.vectors.request import FoundVector
 
-#: Numbers in JSON, or as bytes in base64.
-Numbers = list[float] | list[list[float]] | str
 _DTYPES = {"float32": "f4", "float16": "f2"}
 _ORDERS = {"native": "<", "little": "<", "big": ">"}
 
@@ -40,7 +44,8 @@ class EmbeddingData(msgspec.Struct):
     """The embedding of one text."""
 
     index: int
-    embedding: Numbers
+    #: Numbers, or a text in base64.
+    embedding: Raw
     object: str = "embedding"
 
 
@@ -48,7 +53,8 @@ class PoolingData(msgspec.Struct):
     """The vector of one text, or of each of its tokens."""
 
     index: int
-    data: Numbers
+    #: As an embedding's; of the vectors of tokens, a list.
+    data: Raw | list[list[float]]
     object: str = "pooling"
 
 
@@ -110,11 +116,35 @@ def usage_body(usage: Usage) -> VectorUsage:
     return VectorUsage(usage.prompt_tokens, usage.prompt_tokens, details)
 
 
-def written(numbers: NDArray[np.float32], fields: EncodingFields) -> Numbers:
-    """Return the numbers as the request wants them."""
+def embedding_item(vector: FoundVector, fields: EncodingFields) -> Iterable[bytes]:
+    """Return the JSON of a text's embedding."""
+    yield JSON.encode(EmbeddingData(vector.index, _written(vector.numbers[0], fields)))
+
+
+def pooling_item(
+    vector: FoundVector, fields: EncodingFields, *, each_token: bool
+) -> Iterable[bytes]:
+    """Return the JSON of a text's vector, or of the vectors of its tokens, in pieces."""
+    if not each_token:
+        yield JSON.encode(PoolingData(vector.index, _written(vector.numbers[0], fields)))
+    elif fields.encoding_format == "base64":
+        yield JSON.encode(PoolingData(vector.index, _written(vector.numbers, fields)))
+    else:
+        rows = ((JSON.encode(row.tolist()),) for row in vector.numbers)
+        yield from filled(PoolingData(vector.index, []), rows)
+
+
+def class_item(vector: FoundVector, labels: Sequence[str]) -> Iterable[bytes]:
+    """Return the JSON of a text's classes."""
+    probs = vector.numbers[0].tolist()
+    best = max(range(len(probs)), key=probs.__getitem__)
+    label = labels[best] if best < len(labels) else None
+    yield JSON.encode(ClassData(vector.index, label, probs, len(probs)))
+
+
+def _written(numbers: NDArray[np.float32], fields: EncodingFields) -> Raw:
     if fields.encoding_format != "base64":
-        found: list[float] | list[list[float]] = numbers.tolist()
-        return found
+        return Raw(JSON.encode(numbers.tolist()))
     order = _ORDERS[fields.endianness or "native"]
     dtype = order + _DTYPES[fields.embed_dtype or "float32"]
-    return b64encode(numbers.astype(dtype).tobytes()).decode()
+    return Raw(b'"%b"' % b64encode(numbers.astype(dtype).tobytes()))

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import threading
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from baton_client import AsyncBaton, ModelNotFoundError, RequestCancelledError
+from baton_client import (
+    AsyncBaton,
+    InvalidRequestError,
+    ModelNotFoundError,
+    RequestCancelledError,
+)
 from services.router.vectors import attempts
 from services.router.vectors.pipeline import VectorPipeline
 from services.router.workers import endpoints
 from shared.directory.base import STAGE, AdapterPlace, AdapterState
 from shared.errors import InternalError, WorkerLostError
+from shared.generation.limits import FLOAT_BYTES, RequestLimits
 from shared.identity import Role, WorkerId
 from shared.request.adapter_ref import AdapterRef
 from shared.rpc.protocol import POOLING_MINOR
+from tests.fakes.processes.call_threads import threads_of
 from tests.fakes.router.vector_door import URL, Door, close, joined, until
 from tests.fakes.scripted.adapters import digest
 from tests.fakes.worker.poolers import (
+    CLASSIFIER,
+    EMBEDDER,
     SIZE,
     PoolWorker,
     TokenPooler,
@@ -62,6 +72,31 @@ async def test_every_shape_of_input_gets_its_vectors(door: Door) -> None:
     assert worker.metrics.get_sample_value("baton_pooled_texts_total", {"outcome": "ok"}) == 8
     assert door.metric("vector_texts_total", task="embed") == 8
     assert door.metric("vector_requests_total", task="embed", outcome="ok") == 4
+
+
+@pytest.mark.parametrize(
+    ("url", "task", "kind", "num_texts"),
+    [
+        (URL, None, "embedding", 180),
+        ("/pooling", "token_embed", "pooling", 90),
+        ("/classify", None, "class", 520),
+    ],
+)
+async def test_many_numbers_are_written_in_a_thread(
+    door: Door,
+    monkeypatch: pytest.MonkeyPatch,
+    url: str,
+    task: str | None,
+    kind: str,
+    num_texts: int,
+) -> None:
+    await joined(door, pooler=TokenPooler(CLASSIFIER if kind == "class" else EMBEDDER))
+    threads = threads_of(monkeypatch, f"services.router.openai.vectors.endpoints.{kind}_item")
+    texts = [f"text {i}" for i in range(num_texts)]
+    reply = await door.ask(url, input=texts, **({} if task is None else {"task": task}))
+    assert len(threads) == len(texts) == len(reply["data"])
+    assert [item["index"] for item in reply["data"]] == list(range(len(texts)))
+    assert threading.main_thread() not in threads
 
 
 async def test_numbers_are_written_as_asked_for(door: Door) -> None:
@@ -367,6 +402,36 @@ async def test_each_token_has_a_vector(door: Door) -> None:
     assert close(reply["data"][0]["data"], rows_of(door.ids("hello")))
     reply = await door.ask("/pooling", input="hello")
     assert close(reply["data"][0]["data"], embedding(door.ids("hello")))
+
+
+async def test_a_text_whose_vectors_fit_no_message_is_refused(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longest = 60
+    place = "services.router.vectors.service.MAX_VECTOR_BYTES"
+    monkeypatch.setattr(place, longest * SIZE * FLOAT_BYTES)
+    [worker] = await joined(door)
+    await door.ask("/pooling", input=[[5] * longest, [6]], task="token_embed")
+    texts = [[5], [6] * (longest + 1)]
+    error = await door.refusal("/pooling", input=texts, task="token_embed")
+    assert (error["param"], "at most 60" in error["message"]) == ("input[1]", True)
+    await door.ask("/pooling", input=texts, task="embed")
+    assert len(worker.pooler.requests) == 4
+
+
+@pytest.mark.parametrize(
+    "bench", [{"limits": RequestLimits(max_vector_bytes=6 * SIZE * FLOAT_BYTES)}], indirect=True
+)
+async def test_vectors_of_tokens_are_bounded_together(door: Door) -> None:
+    [worker] = await joined(door)
+    await door.ask("/pooling", input=[[5, 6, 7], [5, 6, 8]], task="token_embed")
+    error = await door.refusal("/pooling", input=[[5, 6, 7], [5, 6, 8, 9]], task="token_embed")
+    assert (error["param"], "at most 6 tokens" in error["message"]) == ("input", True)
+    await door.ask("/pooling", input=[[5, 6, 7], [5, 6, 8, 9]], task="embed")
+    async with door.grpc() as address, AsyncBaton(address) as client:
+        with pytest.raises(InvalidRequestError, match="--max-vector-bytes"):
+            await client.embed([[5, 6, 7], [5, 6, 8, 9]], each_token=True)
+    assert len(worker.pooler.requests) == 4
 
 
 async def test_adapters_make_vectors_beside_their_model(door: Door) -> None:

@@ -105,3 +105,32 @@ async def test_many_log_probabilities_are_written_in_a_thread(
     assert response.status_code == 200, response.text
     assert threads
     assert threading.main_thread() not in threads
+
+
+@pytest.mark.parametrize(
+    ("url", "body"),
+    [
+        ("/v1/completions", {"prompt": [[5] * 500] * 2, "echo": True, "logprobs": 2}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "1"}]}),
+        ("/inference/v1/generate", {"token_ids": [5], "sampling_params": {"n": 2}}),
+    ],
+)
+async def test_many_answers_are_encoded_in_a_thread_as_few_are(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, url: str, body: dict[str, Any]
+) -> None:
+    place = "services.router.openai.replies.long_reply"
+
+    async def ask() -> dict[str, Any]:
+        response = await http.post(url, json=body | {"request_id": "r"})
+        assert response.status_code == 200, response.text
+        reply: dict[str, Any] = response.json()
+        return {key: reply[key] for key in reply if key not in ("created", "timings")}
+
+    threads = threads_of(monkeypatch, f"{place}._chunks")
+    monkeypatch.setattr(f"{place}.INLINE_SIZE", 1)
+    found = await ask()
+    assert threads
+    assert threading.main_thread() not in threads
+    monkeypatch.setattr(f"{place}.INLINE_SIZE", 10_000)
+    assert await ask() == found
+    assert len(threads) == 1
