@@ -56,7 +56,9 @@ class Head:
         """Return a result of the states that `kind_of` names: float32 [1 or n, hidden]."""
         match request.task:
             case PoolTask.TOKEN_EMBED:
-                return unit_length(pooled) if request.normalize else pooled
+                if request.dimensions is not None:
+                    pooled = pooled[:, : request.dimensions]
+                return unit_length(pooled) if request.normalize else pooled.contiguous()
             case PoolTask.EMBED:
                 return self._embed(request, pooled)[0]
             case _:
@@ -136,7 +138,8 @@ class Head:
         dimensions, facts = request.dimensions, self.facts
         if dimensions is None:
             return
-        if request.task is not PoolTask.EMBED or not facts.supports_dimensions:
+        makes_vectors = request.task in (PoolTask.EMBED, PoolTask.TOKEN_EMBED)
+        if not makes_vectors or not facts.supports_dimensions:
             raise UnsupportedError(
                 f"request {request.request_id}: this model's vectors cannot be shortened",
                 param="dimensions",

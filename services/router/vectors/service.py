@@ -165,7 +165,7 @@ class Vectors:
             lambda: reader.read_all(texts, names),
         )
         if wish.task is PoolTask.TOKEN_EMBED:
-            size = self._hidden_size or facts.size
+            size = wish.dimensions or self._hidden_size or facts.size
             for name, each in zip(names, inputs, strict=True):
                 _check_message(len(each.token_ids), size, param=name)
             num_tokens = sum(len(each.token_ids) for each in inputs)

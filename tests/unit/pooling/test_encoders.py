@@ -91,6 +91,11 @@ async def test_vectors(made: Any, name: str, implementation: str) -> None:
                 each = await pool_all(pooler, texts, task=PoolTask.TOKEN_EMBED)
                 for got, rows in zip(each, expected, strict=True):
                     torch.testing.assert_close(got, rows, atol=1e-5, rtol=1e-5)
+                task = {"task": PoolTask.TOKEN_EMBED, "dimensions": 7, "normalize": True}
+                each = await pool_all(pooler, texts, **task)
+                for got, rows in zip(each, expected, strict=True):
+                    wanted = normalize(rows[:, :7], dim=1)
+                    torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +161,7 @@ async def test_bad_requests(made: Any) -> None:
             ({"dimensions": 37}, "dimensions"),
             ({"dimensions": 0}, "dimensions"),
             ({"task": PoolTask.SCORE}, "task"),
-            ({"task": PoolTask.TOKEN_EMBED, "dimensions": 4}, "dimensions"),
+            ({"task": PoolTask.TOKEN_EMBED, "dimensions": 37}, "dimensions"),
             ({"token_type_ids": (0, 1)}, "token_type_ids"),
             ({"token_type_ids": (2,)}, "token_type_ids"),
         ):
