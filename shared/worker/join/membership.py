@@ -39,6 +39,8 @@ LEASE_S = 6.0
 HEARTBEAT_S = LEASE_S / 3
 #: Seconds between two reads of the other workers of a worker's generation.
 LOOK_S = 15.0
+#: Longest time between two snapshots that the directory does not take: it may be full.
+MAX_SNAPSHOT_WAIT_S = 60.0
 #: Longest wait of an ending worker for its directory.
 LEAVE_S = 2.0
 #: The directory follows one group of layers: a prefix is never longer than what any group has, and
@@ -48,6 +50,11 @@ _TOLD_GROUP = 0
 MAX_PENDING_CHANGES = 10_000
 #: Waiting changes are sent together, up to this size: one round trip instead of many.
 MAX_HASHES_PER_UPDATE = 1024
+
+
+#: Names in the log, of the beginning and the end.
+_LEASE = ("directory_lost", "directory_back")
+_BLOCKS = ("blocks_not_told", "blocks_told")
 
 
 class HasBlocks(Protocol):
@@ -87,7 +94,10 @@ class Membership:
         self._needs_snapshot = True
         self._has_news = asyncio.Event()
         self._has_news.set()
-        self._connected = True
+        #: What the directory has not taken: `_LEASE` or `_BLOCKS`.
+        self._lost: set[tuple[str, str]] = set()
+        #: The directory has answered again, or knows nothing yet.
+        self._is_back = asyncio.Event()
         #: Called after every registration: the directory knows nothing of the worker's state yet.
         self.on_registered: Callable[[], None] = lambda: None
         self._beats: deque[Exception | None] = deque(maxlen=1)
@@ -132,15 +142,22 @@ class Membership:
                 await self._attempt(partial(_outcome, self._beats.popleft()))
 
     async def _publish(self) -> None:
+        wait_s = HEARTBEAT_S
         while True:
             await self._has_news.wait()
             self._has_news.clear()
+            self._is_back.clear()
             if self._needs_snapshot:
-                await self._attempt(self._send_snapshot)
+                await self._attempt(self._send_snapshot, _BLOCKS)
             while self._changes and not self._needs_snapshot:
-                await self._attempt(self._send_changes)
-            if self._needs_snapshot:
-                await asyncio.sleep(HEARTBEAT_S)
+                await self._attempt(self._send_changes, _BLOCKS)
+            if not self._needs_snapshot:
+                wait_s = HEARTBEAT_S
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._is_back.wait()
+            wait_s = min(2 * wait_s, MAX_SNAPSHOT_WAIT_S)
 
     def _require_snapshot(self) -> None:
         """Replace the waiting updates by a snapshot."""
@@ -148,8 +165,11 @@ class Membership:
         self._changes.clear()
         self._has_news.set()
 
-    async def _attempt(self, action: Callable[[], Awaitable[None]]) -> None:
-        """Run one exchange with the directory; a failure is logged when it begins."""
+    async def _attempt(
+        self, action: Callable[[], Awaitable[None]], part: tuple[str, str] = _LEASE
+    ) -> None:
+        """Run one exchange with the directory; a failure of a part is logged when it begins."""
+        begins, ends = part
         try:
             await action()
         except IncompatiblePeerError:
@@ -158,13 +178,14 @@ class Membership:
             await self._rejoin()
         except (BatonError, OSError) as error:
             self._require_snapshot()
-            if self._connected:
-                log.warning("directory_lost", worker=str(self._record.worker), error=str(error))
-            self._connected = False
+            if part not in self._lost:
+                log.warning(begins, worker=str(self._record.worker), error=str(error))
+            self._lost.add(part)
         else:
-            if not self._connected:
-                log.info("directory_back", worker=str(self._record.worker))
-            self._connected = True
+            if part in self._lost:
+                log.info(ends, worker=str(self._record.worker))
+                self._lost.remove(part)
+                self._is_back.set()
 
     async def _rejoin(self) -> None:
         self._require_snapshot()
@@ -174,6 +195,9 @@ class Membership:
             raise
         except (BatonError, OSError) as error:
             log.warning("register_failed", worker=str(self._record.worker), error=str(error))
+        else:
+            # One that was sent meanwhile may have come before the registration, which drops it.
+            self._require_snapshot()
 
     async def _join(self) -> None:
         if self._founding is None:
@@ -182,6 +206,7 @@ class Membership:
         self._record = self._founding.record
         await self._registry.register(self._record, LEASE_S)
         log.info("registered", worker=str(self._record.worker))
+        self._is_back.set()
         self.on_registered()
 
     async def _look_again_and_again(self) -> None:

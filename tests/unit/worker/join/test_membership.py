@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
 from shared.directory.base import BlockUpdate, WorkerLoad, WorkerRecord
 from shared.directory.memory import MemoryRegistry
@@ -21,7 +22,7 @@ from shared.worker.join.membership import Membership
 from tests.fakes.worker.lease import LoopLease
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 WORKER = WorkerId("prefill-0", "one")
 RECORD = WorkerRecord(
@@ -59,6 +60,7 @@ class Flaky(MemoryRegistry):
 
     away = False
     refusing = False
+    num_beats = 0
 
     async def register(self, record: WorkerRecord, lease_s: float) -> None:
         if self.away:
@@ -66,6 +68,7 @@ class Flaky(MemoryRegistry):
         await super().register(record, lease_s)
 
     async def heartbeat(self, worker: WorkerId, load: WorkerLoad) -> None:
+        self.num_beats += 1
         if self.refusing:
             raise IncompatiblePeerError("block_hash", ours="1", theirs="2")
         if self.away:
@@ -77,6 +80,16 @@ class Lossy(MemoryBlockDirectory):
     """A directory on the way to which updates get lost."""
 
     num_to_lose = 0
+    is_full = False
+    num_snapshots = 0
+
+    async def replace(
+        self, worker: WorkerId, sequence: int, hashes: Mapping[BlockTier, Sequence[bytes]]
+    ) -> None:
+        self.num_snapshots += 1
+        if self.is_full:
+            raise UnavailableError("full")
+        await super().replace(worker, sequence, hashes)
 
     async def publish(self, update: BlockUpdate) -> None:
         if self.num_to_lose:
@@ -193,6 +206,28 @@ async def test_a_directory_that_was_away_learns_all_again(setup: Setup) -> None:
     await setup.registry.deregister(WORKER)
     setup.registry.away = False
     await setup.until_held(A, B)
+
+
+async def test_a_directory_that_takes_no_blocks_is_asked_less_and_less(setup: Setup) -> None:
+    """As a full one: it goes on to take heartbeats, so the worker is there."""
+    await setup.until_held(A)
+    setup.blocks.is_full = True
+    setup.blocks.num_snapshots = 0
+    with capture_logs() as lines:
+        await setup.registry.deregister(WORKER)
+        beats_before = setup.registry.num_beats
+
+        async def has_beaten() -> bool:
+            return setup.registry.num_beats >= beats_before + 60
+
+        await until(has_beaten)
+    assert 2 <= setup.blocks.num_snapshots <= 12
+    assert [line["event"] for line in lines].count("blocks_not_told") == 1
+    assert "directory_back" not in [line["event"] for line in lines]
+    # A directory that begins anew is told at once, however long the next wait would be.
+    setup.blocks.is_full = False
+    await setup.registry.deregister(WORKER)
+    await setup.until_held(A)
 
 
 async def test_a_lost_update_is_noticed_and_healed(setup: Setup) -> None:
