@@ -178,7 +178,9 @@ class Fleet:
                 "mode must be abort or wait: an answer has one version of the weights", param="mode"
             )
         async with self._change():
-            was_paused = any(state.paused for state in (await self._states()).values())
+            states = (await self._states()).values()
+            # A pause with a lease is what a lost router left of an update.
+            was_paused = any(state.paused and not state.leased for state in states)
             workers = self._workers()
             if not workers:
                 raise UnavailableError("no worker is registered")
@@ -187,7 +189,7 @@ class Fleet:
             update = WeightUpdate(self._orders, workers, weights)
             await update.prepare()
             try:
-                await self._pause.begin(mode, timeout_s)
+                await self._pause.begin(mode, timeout_s, leased=not was_paused)
                 await self._require(workers, keep_paused=was_paused)
             except BaseException:
                 await update.drop()
