@@ -15,6 +15,7 @@ from baton.v1 import common_pb2, lifecycle_pb2
 from services.router.fleet import pause as module
 from services.router.fleet.fleet import Fleet
 from services.router.fleet.pause import LEASE_S, PauseMode
+from shared.errors import UnavailableError
 from shared.identity import Role
 from tests.unit.router.routing.workers import endpoint
 
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
 class Workers:
     """One of each kind, paused in some way before."""
 
-    def __init__(self, *, paused: bool, leased: bool) -> None:
+    def __init__(self, *, paused: bool, leased: bool, refuses: str = "") -> None:
+        """`refuses`: the order that one of them refuses."""
+        self.refuses = refuses
+        self.modes: list[int] = []
         self.there = [endpoint("p"), endpoint("d", Role.DECODE)]
         self.leases: list[float] = []
         self.num_resumed = 0
@@ -43,17 +47,27 @@ class Workers:
     async def each(
         self, workers: list[Endpoint], order: Callable[[Any], Any]
     ) -> dict[Endpoint, Any]:
-        return {worker: await self.one(worker, order) for worker in workers}
+        found: dict[Endpoint, Any] = {}
+        for worker in workers:
+            try:
+                found[worker] = await self.one(worker, order)
+            except UnavailableError as error:
+                found[worker] = error
+        return found
 
     async def one(self, worker: Endpoint, order: Callable[[Any], Any]) -> Any:
         return await order(_Stub(self, worker))
 
     def pause(self, request: lifecycle_pb2.PauseRequest) -> lifecycle_pb2.PauseResponse:
         self.leases.append(request.lease_s)
+        self.modes.append(request.mode)
+        if self.refuses == "pause" and request.mode == lifecycle_pb2.PAUSE_MODE_WAIT:
+            raise UnavailableError("3 requests did not finish")
         return lifecycle_pb2.PauseResponse()
 
     def resume(self) -> lifecycle_pb2.ResumeResponse:
         self.num_resumed += 1
+        self.modes.clear()
         return lifecycle_pb2.ResumeResponse()
 
     def state(self) -> lifecycle_pb2.GetStateResponse:
@@ -78,6 +92,15 @@ class _Stub:
 
     async def Resume(self, _request: Any, timeout: float) -> Any:  # noqa: N802
         return self._workers.resume()
+
+    async def Sleep(self, _request: Any, timeout: float) -> Any:  # noqa: N802
+        raise UnavailableError("cannot sleep")
+
+    async def WakeUp(self, _request: Any, timeout: float) -> Any:  # noqa: N802
+        return lifecycle_pb2.WakeUpResponse(stage=lifecycle_pb2.STAGE_SERVING)
+
+    async def DropWeights(self, _request: Any, timeout: float) -> Any:  # noqa: N802
+        return lifecycle_pb2.DropWeightsResponse()
 
     async def PrepareWeights(self, _request: Any, timeout: float) -> Any:  # noqa: N802
         return lifecycle_pb2.PrepareWeightsResponse(identity="new")
@@ -124,3 +147,22 @@ async def test_an_operators_pause_stays_without_a_lease(monkeypatch: pytest.Monk
     assert not workers.num_resumed
     await asyncio.sleep(0.02)
     assert not workers.renewed.is_set()
+
+
+@pytest.mark.parametrize("was_paused", [False, True])
+@pytest.mark.parametrize(
+    ("change", "refuses"), [("update", "pause"), ("sleep", "pause"), ("sleep", "sleep")]
+)
+async def test_a_change_that_fails_leaves_an_operators_pause(
+    *, change: str, refuses: str, was_paused: bool
+) -> None:
+    workers = Workers(paused=was_paused, leased=False, refuses=refuses)
+    fleet = _fleet(workers)
+    if change == "update":
+        failing: Any = fleet.update_weights("/new", None, PauseMode.WAIT, 1.0)
+    else:
+        failing = fleet.sleep(1, PauseMode.WAIT, 1.0)
+    with pytest.raises(UnavailableError, match=r"did not finish|cannot sleep"):
+        await asyncio.wait_for(failing, 5)
+    # What came after the last order to go on.
+    assert workers.modes == [lifecycle_pb2.PAUSE_MODE_KEEP] * 2 * was_paused
