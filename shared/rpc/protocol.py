@@ -29,7 +29,8 @@ PROTOCOL_MAJOR = 1
 #: 8: (plain tokens) a decode worker sends the tokens of a step in two lists, to a router that reads
 #: them.
 #: 9: workers hand over whose block sizes differ, if one is a multiple of the other.
-PROTOCOL_MINOR = 9
+#: 10: a pause may have a lease, which its router renews.
+PROTOCOL_MINOR = 10
 
 #: First minor versions with a feature.
 REPORTING_MINOR = 1

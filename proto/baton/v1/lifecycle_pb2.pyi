@@ -101,6 +101,7 @@ class GetStateResponse(_message.Message):
     WEIGHT_VERSION_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     PREPARED_FIELD_NUMBER: _builtins.int
+    LEASED_FIELD_NUMBER: _builtins.int
     stage: Global___Stage.ValueType
     """Present stage."""
     paused: _builtins.bool
@@ -111,6 +112,8 @@ class GetStateResponse(_message.Message):
     """Generation of these weights."""
     prepared: _builtins.str
     """Name of the prepared update; empty: none."""
+    leased: _builtins.bool
+    """The pause has a lease: it is part of a change, and ends with it. Since minor version 10."""
     @_builtins.property
     def worker(self) -> _common_pb2.WorkerId:
         """The worker's present id: each change of weights and each sleep gives it a new incarnation."""
@@ -124,10 +127,11 @@ class GetStateResponse(_message.Message):
         weight_version: _builtins.str = ...,
         generation: _builtins.int = ...,
         prepared: _builtins.str = ...,
+        leased: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "paused", b"paused", "prepared", b"prepared", "stage", b"stage", "weight_version", b"weight_version", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "leased", b"leased", "paused", b"paused", "prepared", b"prepared", "stage", b"stage", "weight_version", b"weight_version", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -139,19 +143,25 @@ class PauseRequest(_message.Message):
 
     MODE_FIELD_NUMBER: _builtins.int
     TIMEOUT_S_FIELD_NUMBER: _builtins.int
+    LEASE_S_FIELD_NUMBER: _builtins.int
     mode: Global___PauseMode.ValueType
     """Required."""
     timeout_s: _builtins.float
     """Longest time for requests to finish or end. DEADLINE_EXCEEDED after it: nothing is paused."""
+    lease_s: _builtins.float
+    """If over 0, and the worker is not paused yet: it goes on by itself when neither `KeepPaused` nor
+    `Resume` has come for this time [s]. 0: it is paused until `Resume`. Since minor version 10.
+    """
     def __init__(
         self,
         *,
         mode: Global___PauseMode.ValueType = ...,
         timeout_s: _builtins.float = ...,
+        lease_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "timeout_s", b"timeout_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_s", b"lease_s", "mode", b"mode", "timeout_s", b"timeout_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -171,6 +181,36 @@ class PauseResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PauseResponse: _TypeAlias = PauseResponse  # noqa: Y015
+
+@_typing.final
+class KeepPausedRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeepPausedRequest: _TypeAlias = KeepPausedRequest  # noqa: Y015
+
+@_typing.final
+class KeepPausedResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeepPausedResponse: _TypeAlias = KeepPausedResponse  # noqa: Y015
 
 @_typing.final
 class ResumeRequest(_message.Message):

@@ -45,6 +45,11 @@ class LifecycleStub:
                 request_serializer=baton_dot_v1_dot_lifecycle__pb2.PauseRequest.SerializeToString,
                 response_deserializer=baton_dot_v1_dot_lifecycle__pb2.PauseResponse.FromString,
                 _registered_method=True)
+        self.KeepPaused = channel.unary_unary(
+                '/baton.v1.Lifecycle/KeepPaused',
+                request_serializer=baton_dot_v1_dot_lifecycle__pb2.KeepPausedRequest.SerializeToString,
+                response_deserializer=baton_dot_v1_dot_lifecycle__pb2.KeepPausedResponse.FromString,
+                _registered_method=True)
         self.Resume = channel.unary_unary(
                 '/baton.v1.Lifecycle/Resume',
                 request_serializer=baton_dot_v1_dot_lifecycle__pb2.ResumeRequest.SerializeToString,
@@ -100,6 +105,13 @@ class LifecycleServicer:
 
     def Pause(self, request, context):
         """Hold new requests; answer when no running one computes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def KeepPaused(self, request, context):
+        """Begin the present pause's lease anew; nothing if it has none. Since minor version 10.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -173,6 +185,11 @@ def add_LifecycleServicer_to_server(servicer, server):
                     servicer.Pause,
                     request_deserializer=baton_dot_v1_dot_lifecycle__pb2.PauseRequest.FromString,
                     response_serializer=baton_dot_v1_dot_lifecycle__pb2.PauseResponse.SerializeToString,
+            ),
+            'KeepPaused': grpc.unary_unary_rpc_method_handler(
+                    servicer.KeepPaused,
+                    request_deserializer=baton_dot_v1_dot_lifecycle__pb2.KeepPausedRequest.FromString,
+                    response_serializer=baton_dot_v1_dot_lifecycle__pb2.KeepPausedResponse.SerializeToString,
             ),
             'Resume': grpc.unary_unary_rpc_method_handler(
                     servicer.Resume,
@@ -270,6 +287,33 @@ class Lifecycle:
             '/baton.v1.Lifecycle/Pause',
             baton_dot_v1_dot_lifecycle__pb2.PauseRequest.SerializeToString,
             baton_dot_v1_dot_lifecycle__pb2.PauseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def KeepPaused(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.v1.Lifecycle/KeepPaused',
+            baton_dot_v1_dot_lifecycle__pb2.KeepPausedRequest.SerializeToString,
+            baton_dot_v1_dot_lifecycle__pb2.KeepPausedResponse.FromString,
             options,
             channel_credentials,
             insecure,

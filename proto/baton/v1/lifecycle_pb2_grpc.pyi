@@ -39,6 +39,8 @@ class LifecycleStub:
     """Return the present stage."""
     Pause: _grpc.UnaryUnaryMultiCallable[_lifecycle_pb2.PauseRequest, _lifecycle_pb2.PauseResponse]
     """Hold new requests; answer when no running one computes."""
+    KeepPaused: _grpc.UnaryUnaryMultiCallable[_lifecycle_pb2.KeepPausedRequest, _lifecycle_pb2.KeepPausedResponse]
+    """Begin the present pause's lease anew; nothing if it has none. Since minor version 10."""
     Resume: _grpc.UnaryUnaryMultiCallable[_lifecycle_pb2.ResumeRequest, _lifecycle_pb2.ResumeResponse]
     """Let requests go on."""
     Sleep: _grpc.UnaryUnaryMultiCallable[_lifecycle_pb2.SleepRequest, _lifecycle_pb2.SleepResponse]
@@ -65,6 +67,8 @@ class LifecycleAsyncStub(LifecycleStub):
     """Return the present stage."""
     Pause: _aio.UnaryUnaryMultiCallable[_lifecycle_pb2.PauseRequest, _lifecycle_pb2.PauseResponse]  # type: ignore[assignment]
     """Hold new requests; answer when no running one computes."""
+    KeepPaused: _aio.UnaryUnaryMultiCallable[_lifecycle_pb2.KeepPausedRequest, _lifecycle_pb2.KeepPausedResponse]  # type: ignore[assignment]
+    """Begin the present pause's lease anew; nothing if it has none. Since minor version 10."""
     Resume: _aio.UnaryUnaryMultiCallable[_lifecycle_pb2.ResumeRequest, _lifecycle_pb2.ResumeResponse]  # type: ignore[assignment]
     """Let requests go on."""
     Sleep: _aio.UnaryUnaryMultiCallable[_lifecycle_pb2.SleepRequest, _lifecycle_pb2.SleepResponse]  # type: ignore[assignment]
@@ -100,6 +104,14 @@ class LifecycleServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_lifecycle_pb2.PauseResponse, _abc.Awaitable[_lifecycle_pb2.PauseResponse]]:
         """Hold new requests; answer when no running one computes."""
+
+    @_abc_1.abstractmethod
+    def KeepPaused(
+        self,
+        request: _lifecycle_pb2.KeepPausedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_lifecycle_pb2.KeepPausedResponse, _abc.Awaitable[_lifecycle_pb2.KeepPausedResponse]]:
+        """Begin the present pause's lease anew; nothing if it has none. Since minor version 10."""
 
     @_abc_1.abstractmethod
     def Resume(

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 from services.router.fleet.fleet import TAGS
+from services.router.fleet.pause import PauseMode
 from services.router.fleet.roles import no_worker
 from shared.errors import InvalidRequestError, ModelNotFoundError
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
     from services.router.catalogue.pool import Pool
     from services.router.fleet.fleet import Fleet
-    from services.router.fleet.pause import PauseMode
     from services.router.fleet.roles import Preferred
     from shared.identity import Role
     from shared.request.adapter_ref import AdapterRef
@@ -26,7 +26,7 @@ class AllFleets:
     """See `services.router.openai.operators.lifecycle.Fleet`.
 
     A change is one of all models with workers. One that fails for a model is undone for the others,
-    as far as it can be undone.
+    as far as it can be undone: what was paused or asleep before stays so.
     """
 
     def __init__(self, pools: Sequence[Pool]) -> None:
@@ -34,7 +34,13 @@ class AllFleets:
 
     async def pause(self, mode: PauseMode, timeout_s: float) -> None:
         """See Fleet."""
-        await self._change(lambda f: f.pause(mode, timeout_s), undo=lambda f: f.resume())
+        paused = await self._those(lambda f: f.is_paused())
+
+        async def undo(fleet: Fleet) -> None:
+            if fleet not in paused:
+                await fleet.resume()
+
+        await self._change(lambda f: f.pause(mode, timeout_s), undo=undo)
 
     async def resume(self) -> None:
         """See Fleet."""
@@ -47,9 +53,17 @@ class AllFleets:
 
     async def sleep(self, level: int, mode: PauseMode, timeout_s: float) -> None:
         """See Fleet."""
-        await self._change(
-            lambda f: f.sleep(level, mode, timeout_s), undo=lambda f: f.wake_up(TAGS)
-        )
+        asleep = await self._those(lambda f: f.is_sleeping())
+        paused = await self._those(lambda f: f.is_paused())
+
+        async def undo(fleet: Fleet) -> None:
+            if fleet in asleep:
+                return
+            await fleet.wake_up(TAGS)
+            if fleet in paused:
+                await fleet.pause(PauseMode.KEEP, timeout_s)
+
+        await self._change(lambda f: f.sleep(level, mode, timeout_s), undo=undo)
 
     async def wake_up(self, tags: Collection[str]) -> bool:
         """See Fleet."""
@@ -121,6 +135,15 @@ class AllFleets:
         """See Fleet."""
         return _joined(await self._change(lambda f: f.stop_profile()))
 
+    async def _those(self, are: Callable[[Fleet], Awaitable[bool]]) -> list[Fleet]:
+        """Return those with workers of which this is true."""
+        fleets = self._fleets()
+        answers = await asyncio.gather(*map(are, fleets))
+        return [fleet for fleet, answer in zip(fleets, answers, strict=True) if answer]
+
+    def _fleets(self) -> list[Fleet]:
+        return [pool.parts.fleet for pool in self._pools if pool.has_workers]
+
     async def _change(
         self,
         change: Callable[[Fleet], Awaitable[T]],
@@ -132,7 +155,7 @@ class AllFleets:
         Raises:
             BatonError: the first error; `undo` was called for those that did not fail.
         """
-        fleets = [pool.parts.fleet for pool in self._pools if pool.has_workers]
+        fleets = self._fleets()
         answers = await asyncio.gather(*map(change, fleets), return_exceptions=True)
         errors = [answer for answer in answers if isinstance(answer, BaseException)]
         if errors:

@@ -133,7 +133,8 @@ class Fleet:
                 "mode must be abort or wait: sleep keeps no request's KV", param="mode"
             )
         async with self._change():
-            await self._pause.begin(mode, timeout_s)
+            was_paused = await self._is_kept_paused()
+            await self._pause_for_change(mode, timeout_s, was_paused=was_paused, leased=False)
             request = lifecycle_pb2.SleepRequest(level=level)
             workers = self._workers()
             try:
@@ -144,6 +145,7 @@ class Fleet:
                 )
             except BaseException:
                 await self._wake(TAGS)
+                await self._pause_again(was_paused=was_paused)
                 raise
             await self._come_back({each.name: lifecycle_pb2.STAGE_ASLEEP for each in workers})
             await self._until(lambda: all(each.record.sleeps for each in self._workers()), "asleep")
@@ -178,7 +180,7 @@ class Fleet:
                 "mode must be abort or wait: an answer has one version of the weights", param="mode"
             )
         async with self._change():
-            was_paused = any(state.paused for state in (await self._states()).values())
+            was_paused = await self._is_kept_paused()
             workers = self._workers()
             if not workers:
                 raise UnavailableError("no worker is registered")
@@ -187,7 +189,9 @@ class Fleet:
             update = WeightUpdate(self._orders, workers, weights)
             await update.prepare()
             try:
-                await self._pause.begin(mode, timeout_s)
+                await self._pause_for_change(
+                    mode, timeout_s, was_paused=was_paused, leased=not was_paused
+                )
                 await self._require(workers, keep_paused=was_paused)
             except BaseException:
                 await update.drop()
@@ -277,6 +281,30 @@ class Fleet:
                 self._workers(), lambda stub: stub.GetState(request, timeout=QUICK_S)
             )
         )
+
+    async def _is_kept_paused(self) -> bool:
+        """Return whether a worker is paused until it is resumed."""
+        # A pause with a lease is what a lost router left of an update.
+        return any(each.paused and not each.leased for each in (await self._states()).values())
+
+    async def _pause_for_change(
+        self, mode: PauseMode, timeout_s: float, *, was_paused: bool, leased: bool
+    ) -> None:
+        """Pause.
+
+        Raises:
+            BatonError: a worker did not pause in time; all are paused or go on, as before.
+        """
+        try:
+            await self._pause.begin(mode, timeout_s, leased=leased)
+        except BaseException:
+            await self._pause_again(was_paused=was_paused)
+            raise
+
+    async def _pause_again(self, *, was_paused: bool) -> None:
+        """After a change that failed: what was paused before it stops where it is."""
+        if was_paused:
+            await self._pause.begin(PauseMode.KEEP, QUICK_S)
 
     async def _wake(self, tags: Collection[str]) -> bool:
         request = lifecycle_pb2.WakeUpRequest(weights=WEIGHTS in tags, kv_cache=KV_CACHE in tags)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
     from services.router.fleet.orders import LifecycleOrders
     from services.router.workers.endpoint import Endpoint
     from services.router.workers.endpoints import EndpointPool
+
+
+#: Workers go on by themselves when a router has not renewed its pause for this time.
+LEASE_S = 15.0
+RENEW_S = 3.0
 
 
 class PauseMode(StrEnum):
@@ -50,9 +56,12 @@ class FleetPause:
         self._orders = orders
         self._admission = admission
         self._abort_answers = abort_answers
+        self._renewing: asyncio.Task[None] | None = None
 
-    async def begin(self, mode: PauseMode, timeout_s: float) -> None:
+    async def begin(self, mode: PauseMode, timeout_s: float, *, leased: bool = False) -> None:
         """Return when no worker computes.
+
+        `leased`: workers go on by themselves if this router is lost before `end`.
 
         With ABORT, this router's answers end with the finish reason `abort`, and other routers send
         their requests again after the pause.
@@ -61,7 +70,11 @@ class FleetPause:
             BatonError: a worker did not pause in time; all go on.
         """
         self._admission.hold()
-        request = lifecycle_pb2.PauseRequest(mode=_MODES[mode], timeout_s=timeout_s)
+        request = lifecycle_pb2.PauseRequest(
+            mode=_MODES[mode], timeout_s=timeout_s, lease_s=LEASE_S if leased else 0.0
+        )
+        if leased:
+            self._renewing = asyncio.create_task(self._renew())
         try:
             if mode is PauseMode.ABORT:
                 self._abort_answers()
@@ -87,9 +100,22 @@ class FleetPause:
 
     async def release_workers(self) -> list[BatonError]:
         """Let workers go on, without requests of this router yet."""
-        return await self._resume(
-            [*self._endpoints.of_role(Role.PREFILL), *self._endpoints.of_role(Role.DECODE)]
-        )
+        if self._renewing is not None:
+            self._renewing.cancel()
+            self._renewing = None
+        return await self._resume(self._workers())
+
+    def _workers(self) -> list[Endpoint]:
+        return [*self._endpoints.of_role(Role.PREFILL), *self._endpoints.of_role(Role.DECODE)]
+
+    async def _renew(self) -> None:
+        request = lifecycle_pb2.KeepPausedRequest()
+        while True:
+            await asyncio.sleep(RENEW_S)
+            # One that does not answer goes on by itself, or is lost.
+            await self._orders.each(
+                self._workers(), lambda stub: stub.KeepPaused(request, timeout=RENEW_S)
+            )
 
     async def _resume(self, workers: Sequence[Endpoint]) -> list[BatonError]:
         request = lifecycle_pb2.ResumeRequest()

@@ -18,6 +18,7 @@ from shared.engine.speculation.own_head import check_own_head
 from shared.engine.step.followers.followers import NO_FOLLOWERS
 from shared.errors import InvalidRequestError, ModelLoadError, UnavailableError
 from shared.gguf.folder import made_of
+from shared.worker.lifecycle.lease import PauseLease
 from shared.worker.lifecycle.pause import Pause
 from shared.worker.lifecycle.stage import PauseMode, SleepLevel, Stage
 from shared.worker.lifecycle.weights import first_source, load_weights
@@ -65,6 +66,9 @@ class Lifecycle:
         self.source: WeightSource = first_source(config)
         self.stage = Stage.SERVING
         self.paused = False
+        self._lease = PauseLease(self._go_on_soon)
+        #: Ends a pause whose lease has lapsed.
+        self._going_on: asyncio.Task[None] | None = None
         #: None only in stage ASLEEP.
         self.weights: Weights | None = None
         #: Fingerprint with which weights must come back; None: any.
@@ -89,6 +93,8 @@ class Lifecycle:
     def arrived(self, life: Life) -> None:
         """Record that a life has begun."""
         self._life = life
+        # No order could reach the worker between its lives.
+        self._lease.renew()
         if life.gate is not None and self.paused:
             life.gate.hold()
         if self._arrived is not None and not self._arrived.done():
@@ -121,21 +127,34 @@ class Lifecycle:
         return self._life
 
     @property
+    def is_leased(self) -> bool:
+        """Whether the present pause ends by itself."""
+        return self._lease.runs
+
+    @property
     def prepared(self) -> str:
         """Name of the prepared update; empty: none."""
         return "" if self._prepared is None else self._prepared.update
 
-    async def pause(self, mode: PauseMode, timeout_s: float) -> None:
-        """Hold requests; see `Pause.begin`."""
+    async def pause(self, mode: PauseMode, timeout_s: float, lease_s: float = 0.0) -> None:
+        """Hold requests; see `Pause.begin`.
+
+        With `lease_s`, unless the worker is paused until it is resumed: it goes on by itself when
+        nothing has come for this time.
+        """
         async with self._order():
+            lasts = self.paused and not self._lease.runs
             await self._pause(mode, timeout_s)
+            self._lease.begin(0.0 if lasts else lease_s)
+
+    def keep_paused(self) -> None:
+        """Begin the pause's lease anew, if it has one."""
+        self._lease.renew()
 
     async def resume(self) -> None:
         """Let requests go on."""
         async with self._order() as life:
-            self.paused = False
-            if life.engine is not None:
-                await self._pause_of(life).end()
+            await self._go_on(life)
 
     async def sleep(self, level: SleepLevel) -> None:
         """End all requests, and free weights and KV. Safe to repeat.
@@ -149,6 +168,7 @@ class Lifecycle:
                 return
             assert self.weights is not None  # it is awake, or half
             await self._pause(PauseMode.ABORT, 0.0)
+            self._lease.end()
             is_same = level is SleepLevel.SAME
             self._fingerprint = self.weights.loaded.fingerprint if is_same else None
             self._drop()
@@ -168,6 +188,7 @@ class Lifecycle:
                 self.weights = await self._load_same()
             if kv_cache:
                 self.paused = False
+                self._lease.end()
             await self._turn(Stage.SERVING if kv_cache else Stage.LOADED)
 
     async def prepare(self, update: str, source: WeightSource, hold_s: float) -> str:
@@ -236,6 +257,26 @@ class Lifecycle:
         if life is not None and life.engine is not None:
             await self._pause_of(life).begin(mode, timeout_s)
         self.paused = True
+
+    async def _go_on(self, life: Life) -> None:
+        self.paused = False
+        self._lease.end()
+        if life.engine is not None:
+            await self._pause_of(life).end()
+
+    def _go_on_soon(self) -> None:
+        self._going_on = asyncio.create_task(self._end_lapsed())
+
+    async def _end_lapsed(self) -> None:
+        async with self._orders:
+            # An order that came meanwhile may have renewed or ended it.
+            if not self._lease.has_lapsed:
+                return
+            if self._life is None or self.turning.is_set():
+                self._lease.renew()
+                return
+            log.warning("pause_lapsed", reason="what ordered it has not renewed it")
+            await self._go_on(self._life)
 
     def _pause_of(self, life: Life) -> Pause:
         assert life.engine is not None  # the caller has checked both

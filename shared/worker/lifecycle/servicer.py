@@ -49,6 +49,7 @@ class LifecycleServicer(lifecycle_pb2_grpc.LifecycleServicer):
             weight_version=cycle.source.version,
             generation=cycle.source.generation,
             prepared=cycle.prepared,
+            leased=cycle.is_leased,
         )
         if cycle.life is None or cycle.turning.is_set():
             state.stage = lifecycle_pb2.STAGE_CHANGING
@@ -60,8 +61,15 @@ class LifecycleServicer(lifecycle_pb2_grpc.LifecycleServicer):
         self, request: lifecycle_pb2.PauseRequest, context: Context
     ) -> lifecycle_pb2.PauseResponse:
         """Hold new requests; answer when no running one computes."""
-        await self._lifecycle.pause(pause_mode(request), request.timeout_s)
+        await self._lifecycle.pause(pause_mode(request), request.timeout_s, request.lease_s)
         return lifecycle_pb2.PauseResponse()
+
+    async def KeepPaused(  # noqa: N802 the name in the contract
+        self, request: lifecycle_pb2.KeepPausedRequest, context: Context
+    ) -> lifecycle_pb2.KeepPausedResponse:
+        """Begin the pause's lease anew."""
+        self._lifecycle.keep_paused()
+        return lifecycle_pb2.KeepPausedResponse()
 
     async def Resume(  # noqa: N802 the name in the contract
         self, request: lifecycle_pb2.ResumeRequest, context: Context

@@ -46,6 +46,12 @@ class ReaderOrders(lifecycle_pb2_grpc.LifecycleServicer):
         await self._pause.begin(pause_mode(request), request.timeout_s)
         return lifecycle_pb2.PauseResponse()
 
+    async def KeepPaused(  # noqa: N802 the name in the contract
+        self, request: lifecycle_pb2.KeepPausedRequest, context: Context
+    ) -> lifecycle_pb2.KeepPausedResponse:
+        """Do nothing: only changes of weights have leases, and it takes none."""
+        return lifecycle_pb2.KeepPausedResponse()
+
     async def Resume(  # noqa: N802 the name in the contract
         self, request: lifecycle_pb2.ResumeRequest, context: Context
     ) -> lifecycle_pb2.ResumeResponse:
