@@ -278,6 +278,32 @@ class TestEngine:
             engine.add_request("1", [5] * 400, GREEDY)
         assert [output.request_id for output in self.run(engine)][-1] == "0"
 
+    def test_a_request_that_fails_takes_nothing_from_the_others(self, engine: LLMEngine) -> None:
+        delta = replace(GREEDY, output_kind=RequestOutputKind.DELTA)
+        one = replace(GREEDY, max_tokens=1)
+        choice = StructuredOutputsParams(choice=["yes"])
+        none_left = replace(GREEDY, structured_outputs=choice, allowed_token_ids=[7])
+        wholes: dict[str, list[int]] = {}
+        for fails in (), ("2", "3"):
+            found: dict[str, list[int]] = {"0": [], "1": []}
+            num_failed = 0
+            engine.add_request("0", PROMPTS[0], delta)
+            for request_id in fails:
+                engine.add_request(request_id, PROMPTS[2], none_left)
+            engine.add_request("1", PROMPTS[1], one)
+            while engine.has_unfinished_requests():
+                try:
+                    outputs = engine.step()
+                except InvalidRequestError:
+                    num_failed += 1
+                    continue
+                for output in outputs:
+                    found[output.request_id] += output.outputs[0].token_ids
+            assert num_failed == len(fails)
+            wholes = wholes or found
+            assert found == wholes
+        assert [len(each) for each in wholes.values()] == [8, 1]
+
 
 async def test_async_answers_grow_side_by_side(llm: LLM) -> None:
     expected = ids(llm.generate(PROMPTS, GREEDY))
