@@ -20,6 +20,7 @@ from baton import (
     BeamSearchParams,
     EngineArgs,
     LLMEngine,
+    RequestOutput,
     RequestOutputKind,
     SamplingParams,
     StructuredOutputsParams,
@@ -28,7 +29,12 @@ from baton import (
 )
 from cli.places import ROOT, SHIPPED_MODEL
 from shared.engine.llm import LLM as Oracle  # noqa: N811 a class, whose name is an abbreviation
-from shared.errors import ConfigError, InvalidRequestError, UnsupportedError
+from shared.errors import (
+    ConfigError,
+    InvalidRequestError,
+    UnavailableError,
+    UnsupportedError,
+)
 from shared.request.beam_search import BeamOptions
 from shared.request.sampling_params import SamplingParams as TokenSampling
 
@@ -331,13 +337,36 @@ async def test_async_answers_grow_side_by_side(llm: LLM) -> None:
             await engine.abort("aborted")
             reasons.append(output.outputs[0].finish_reason)
         assert reasons[-1] == "abort"
+        reasons, short = [], replace(endless, max_tokens=20)
+        # Whether it begins, is given to the engine, or waits there.
+        for num_turns in range(6):
+            asked = asyncio.create_task(_last(engine, "a", short, "at once"))
+            for _ in range(num_turns):
+                await asyncio.sleep(0)
+            await engine.abort("at once")
+            reasons.append((await asked).outputs[0].finish_reason)
+        # Its id is unknown before its first turn.
+        assert reasons == ["length", *["abort"] * 5]
         with pytest.raises(InvalidRequestError, match="temperature"):
             _ = [each async for each in engine.generate("a", replace(GREEDY, temperature=-1), "w")]
         assert await ask(0) == expected[0]
         assert await engine.reset_prefix_cache()
+        left = asyncio.create_task(_last(engine, "a", endless, "left"))
+        async for _ in engine.generate("a", endless, "first"):
+            break
     finally:
-        await engine.aclose()
+        engine.shutdown()
+    with pytest.raises(UnavailableError, match="stopped"):
+        await asyncio.wait_for(left, 20)
     assert engine.errored
+    with pytest.raises(UnavailableError, match="closed"):
+        await _last(engine, "a", GREEDY, "late")
+
+
+async def _last(
+    engine: AsyncLLMEngine, prompt: str, params: SamplingParams, request_id: str
+) -> RequestOutput:
+    return [each async for each in engine.generate(prompt, params, request_id)][-1]
 
 
 def test_arguments_of_engines_are_those_of_the_command_line() -> None:
