@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -39,7 +41,7 @@ from shared.request.beam_search import BeamOptions
 from shared.request.sampling_params import SamplingParams as TokenSampling
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 SIZES: dict[str, Any] = {
     "dtype": "float32",
@@ -309,6 +311,34 @@ class TestEngine:
             wholes = wholes or found
             assert found == wholes
         assert [len(each) for each in wholes.values()] == [8, 1]
+
+    def test_an_interrupt_takes_nothing_from_requests(
+        self, llm: LLM, engine: LLMEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        expected = ids(llm.generate(PROMPTS, GREEDY))
+        steps = engine.model.core.engine._steps
+        for half in ("schedule", "finish"):
+            work, turns = getattr(steps, half), itertools.count()
+
+            def interrupted(work: Callable[[], Any] = work, turns: Iterator[int] = turns) -> Any:
+                done = work()
+                if next(turns) % 2:
+                    signal.raise_signal(signal.SIGINT)
+                return done
+
+            monkeypatch.setattr(steps, half, interrupted)
+            for number, prompt in enumerate(PROMPTS):
+                engine.add_request(str(number), prompt, GREEDY)
+            found, num_interrupts = {}, 0
+            while engine.has_unfinished_requests():
+                try:
+                    found |= {output.request_id: output for output in engine.step()}
+                except KeyboardInterrupt:
+                    num_interrupts += 1
+            assert ids([found[each] for each in sorted(found)]) == expected
+            assert num_interrupts
+            assert engine.reset_prefix_cache()
+            monkeypatch.undo()
 
 
 async def test_async_answers_grow_side_by_side(llm: LLM) -> None:
