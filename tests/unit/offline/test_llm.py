@@ -231,6 +231,27 @@ def test_a_request_may_compute_all_of_its_prompt(llm: LLM) -> None:
     assert hit.num_cached_tokens
 
 
+def test_conversations_have_the_forms_of_the_api(llm: LLM) -> None:
+    parts = [{"type": "text", "text": PROMPTS[0]}, {"type": "text", "text": "Tell me."}]
+    call = {"type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    messages = [
+        {"role": "user", "content": parts},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+    ]
+    template = (
+        "{% for m in messages %}{{ m.content }}"
+        "{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}"
+    )
+    one = replace(GREEDY, max_tokens=1)
+    [output] = llm.chat(messages, one, chat_template=template)
+    assert output.prompt == f'{PROMPTS[0]}\nTell me.{{"a": 1}}'
+    template = "{{ messages[0].content[1].text }}"
+    asks = {"chat_template": template, "chat_template_content_format": "openai"}
+    assert llm.chat(messages, one, **asks)[0].prompt == "Tell me."
+    with pytest.raises(UnsupportedError, match="image_url"):
+        llm.chat([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], one)
+
+
 class TestEngine:
     """`LLMEngine`, which a program steps itself."""
 
