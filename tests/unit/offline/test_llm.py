@@ -231,6 +231,14 @@ def test_a_request_may_compute_all_of_its_prompt(llm: LLM) -> None:
     assert hit.num_cached_tokens
 
 
+def test_answers_end_where_the_context_does(llm: LLM) -> None:
+    prompt = {"prompt_token_ids": [5] * (SIZES["max_model_len"] - 2)}
+    for more in {"max_tokens": 100}, {"max_tokens": 100, "min_tokens": 50}, {"max_tokens": None}:
+        [output] = llm.generate(prompt, SamplingParams(temperature=0, ignore_eos=True, **more))
+        assert len(output.outputs[0].token_ids) == 2
+        assert output.outputs[0].finish_reason == "length"
+
+
 def test_conversations_have_the_forms_of_the_api(llm: LLM) -> None:
     parts = [{"type": "text", "text": PROMPTS[0]}, {"type": "text", "text": "Tell me."}]
     call = {"type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
