@@ -181,7 +181,7 @@ class LLM(VectorCalls, Refusing):
                 `generate`.
         """
         nested: Any = messages if _is_nested(messages) else [messages]
-        tokenizer = self.llm_engine.model.tokenizer
+        encode = self.llm_engine.model.tokenizer.encode
         template = self._template(chat_template or self._chat_template)
         texts = [
             template.render(
@@ -194,10 +194,7 @@ class LLM(VectorCalls, Refusing):
             for each in nested
         ]
         prompts = [
-            {
-                "prompt": text,
-                "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False),
-            }
+            {"prompt": text, "prompt_token_ids": encode(text, add_special_tokens=False)}
             for text in texts
         ]
         return self.generate(
