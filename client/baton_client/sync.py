@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from baton_client.aio import DEFAULT_ADDRESS, AsyncBaton
 from baton_client.errors import UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Coroutine, Sequence
     from types import TracebackType
 
     import grpc
@@ -36,7 +38,7 @@ T = TypeVar("T")
 
 
 class Baton:
-    """The same methods as `AsyncBaton`, blocking. May be shared by threads."""
+    """The same methods as `AsyncBaton`, blocking. May be shared by threads, not by processes."""
 
     def __init__(
         self,
@@ -72,13 +74,13 @@ class Baton:
         self, prompt: str | Sequence[int] | Embeds, **options: Unpack[Options]
     ) -> Stream:
         """Continue a prompt, and stream the answer by pieces."""
-        return Stream(self._client.stream_generate(prompt, **options), self._loop.run)
+        return Stream(self._client.stream_generate(prompt, **options), self._loop)
 
     def stream_chat(
         self, messages: str | Sequence[Message], **options: Unpack[ChatOptions]
     ) -> Stream:
         """Answer a conversation, and stream the answer by pieces."""
-        return Stream(self._client.stream_chat(messages, **options), self._loop.run)
+        return Stream(self._client.stream_chat(messages, **options), self._loop)
 
     def embed(
         self, inputs: str | Sequence[str | Sequence[int]], **options: Unpack[EmbedOptions]
@@ -132,9 +134,7 @@ class Baton:
 
     def close(self) -> None:
         """Cancel running requests, close the connection, end the thread. Safe to repeat."""
-        if self._loop.running:
-            self._loop.run(self._client.close())
-            self._loop.stop()
+        self._loop.stop(self._client.close())
 
     def __enter__(self) -> Self:
         return self
@@ -151,27 +151,27 @@ class Baton:
 class Stream:
     """Pieces of a request's answers. Leaving the `with` or calling `close` cancels the request."""
 
-    def __init__(self, stream: AsyncStream, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+    def __init__(self, stream: AsyncStream, loop: _LoopThread) -> None:
         self._stream = stream
-        self._run = run
+        self._loop = loop
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Piece:
-        piece: Piece | None = self._run(_next_or_none(self._stream))
+        piece = self._loop.run(_next_or_none(self._stream))
         if piece is None:
             raise StopIteration
         return piece
 
     def collect(self) -> Generation:
         """Read to the end and return the whole."""
-        whole: Generation = self._run(self._stream.collect())
-        return whole
+        return self._loop.run(self._stream.collect())
 
     def close(self) -> None:
         """Cancel the request if it still runs. Safe to repeat."""
-        self._run(self._stream.aclose())
+        if self._loop.running:
+            self._loop.run(self._stream.aclose())
 
     def __enter__(self) -> Self:
         return self
@@ -195,34 +195,66 @@ class _LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        #: A fork has no threads: nothing would ever run in it.
+        self._process = os.getpid()
+        #: Held while work is given to the loop, or its end ordered.
+        self._giving = threading.Lock()
+        self._is_stopping = False
         self._thread = threading.Thread(target=self._serve, name="baton-client", daemon=True)
         self._thread.start()
 
     @property
     def running(self) -> bool:
         """Whether `run` can be called."""
-        return not self._loop.is_closed()
+        return not self._is_stopping and self._process == os.getpid()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for `work`. An interrupt of this thread, such as Ctrl-C, cancels it."""
-        if not self.running:
+        """Wait for `work`. An interrupt of this thread, such as Ctrl-C, cancels it.
+
+        Raises:
+            UnavailableError: the client is closed, or of another process.
+        """
+        if self._process != os.getpid():
             work.close()
-            raise UnavailableError("the client is closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            message = "the client is that of another process: make one after the fork"
+            raise UnavailableError(message)
+        with self._giving:
+            if self._is_stopping:
+                work.close()
+                raise UnavailableError("the client is closed")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except CancelledError:
+            raise UnavailableError("the client is closed") from None
         except BaseException:
             future.cancel()
             raise
 
-    def stop(self) -> None:
-        """End the thread."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+    def stop(self, last: Coroutine[Any, Any, None]) -> None:
+        """Do `last`, cancel what is left, and end the thread; later calls wait for that as well."""
+        with self._giving:
+            if self.running:
+                self._is_stopping = True
+                asyncio.run_coroutine_threadsafe(self._end(last), self._loop)
+            else:
+                last.close()
+        if self._process == os.getpid():
+            self._thread.join()
+
+    async def _end(self, last: Coroutine[Any, Any, None]) -> None:
+        try:
+            await last
+        finally:
+            self._loop.stop()
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
+            left = asyncio.all_tasks(self._loop)
+            for task in left:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.wait(left) if left else asyncio.sleep(0))
         finally:
             self._loop.close()

@@ -10,6 +10,7 @@ import structlog
 
 from shared.engine.engine_parts import build_engine_parts, rank_memories, split_of
 from shared.engine.engine_stats import read_stats
+from shared.engine.interrupts import held_interrupts
 from shared.engine.memory.device_blocks import DeviceBlocks
 from shared.engine.memory.kv_staging import KVStaging
 from shared.engine.news import wait_for_news
@@ -303,9 +304,12 @@ class Engine:
         With asynchronous scheduling these are the events of the batch before.
 
         An error of the model ends the sequences of that batch with `Failed`. An error of the engine
-        ends all sequences and sets `broken`. Nothing is raised.
+        ends all sequences and sets `broken`. Nothing is raised, but for a Ctrl-C behind the step:
+        the next call returns its events.
         """
-        return self.begin_step() + self.end_step()
+        with held_interrupts():
+            self._events[:0] = self.begin_step() + self.end_step()
+        return self.take_events()
 
     def begin_step(self) -> list[EngineEvent]:
         """Do the first half of `step`: return the events that are known before the computation."""

@@ -78,10 +78,11 @@ class EngineHome:
         """The present engine.
 
         Raises:
-            UnavailableError: it sleeps.
+            UnavailableError: it sleeps, or is closed.
         """
         if self._engine is None:
-            raise UnavailableError("the engine sleeps: call wake_up first")
+            sleeps = "sleeps: call wake_up first"
+            raise UnavailableError(f"the engine {sleeps if self.is_sleeping else 'is closed'}")
         return self._engine
 
     @property

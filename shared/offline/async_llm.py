@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from shared.engine.sequence.events import NewTokens
 from shared.engine.thread.engine_thread import EngineThread
 from shared.errors import InternalError, InvalidRequestError
 from shared.offline.changing import Changes, require_mode
 from shared.offline.loaded import LoadedModel
 from shared.offline.refused import Refusing
+from shared.request.answer import FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -24,6 +27,32 @@ if TYPE_CHECKING:
     from shared.offline.records.outputs import RequestOutput
     from shared.offline.records.sampling_params import SamplingParams
     from shared.offline.running import RunningRequest
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A request from its call to its end."""
+
+    #: None: it begins.
+    running: RunningRequest | None = None
+    events: asyncio.Queue[tuple[str, EngineEvent | BaseException]] = field(
+        default_factory=asyncio.Queue
+    )
+    #: Ids of the answers that the engine knows.
+    given: set[str] = field(default_factory=set)
+    is_aborted: bool = False
+
+    def abort(self) -> list[str]:
+        """End what the engine does not know yet; return the answers that it is to end."""
+        self.is_aborted = True
+        answers = () if self.running is None else self.running.answers
+        for engine_id in answers:
+            if engine_id not in self.given:
+                end = NewTokens(
+                    request_id=engine_id, token_ids=(), finish_reason=FinishReason.ABORT
+                )
+                self.events.put_nowait((engine_id, end))
+        return [each for each in answers if each in self.given]
 
 
 class AsyncLLM(Refusing):
@@ -39,8 +68,7 @@ class AsyncLLM(Refusing):
         self._changes = Changes(model)
         self._thread = EngineThread(model.core.engine)
         self._starting: asyncio.Task[None] | None = None
-        #: By id; None: it begins.
-        self._running: dict[str, RunningRequest | None] = {}
+        self._running: dict[str, _Asked] = {}
         #: Set while no request runs, and while requests may begin.
         self._paused = False
         self._idle, self._may_begin = asyncio.Event(), asyncio.Event()
@@ -74,14 +102,13 @@ class AsyncLLM(Refusing):
             InvalidRequestError: the id is in use, or the request cannot be served.
         """
         start = partial(self.model.start, priority=priority, lora_request=lora_request)
-        running, parts = await self._begin(
+        asked, running, parts = await self._begin(
             request_id, lambda: start(request_id, prompt, sampling_params)
         )
-        events: asyncio.Queue[tuple[str, EngineEvent | BaseException]] = asyncio.Queue()
-        followers = [asyncio.create_task(self._follow(part, events)) for part in parts]
+        followers = [asyncio.create_task(self._follow(part, asked)) for part in parts]
         try:
             while not running.is_finished:
-                engine_id, event = await events.get()
+                engine_id, event = await asked.events.get()
                 if isinstance(event, BaseException):
                     raise event
                 if running.take(engine_id, event):
@@ -98,8 +125,8 @@ class AsyncLLM(Refusing):
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End requests; their iterators end with what there is. Unknown ids are ignored."""
         for each in [request_id] if isinstance(request_id, str) else request_id:
-            running = self._running.get(each)
-            for engine_id in () if running is None else list(running.answers):
+            asked = self._running.get(each)
+            for engine_id in () if asked is None else asked.abort():
                 await self._thread.abort(engine_id)
 
     async def get_tokenizer(self) -> Any:
@@ -255,7 +282,7 @@ class AsyncLLM(Refusing):
 
     async def _begin(
         self, request_id: str, start: Callable[[], tuple[RunningRequest, list[EngineRequest]]]
-    ) -> tuple[RunningRequest, list[EngineRequest]]:
+    ) -> tuple[_Asked, RunningRequest, list[EngineRequest]]:
         """Enter a request as soon as the engine is neither paused nor asleep.
 
         Nothing changes the engine between that and the request's end.
@@ -270,7 +297,7 @@ class AsyncLLM(Refusing):
             await self._started()
             if request_id in self._running or not self._may_begin.is_set():
                 continue
-            self._running[request_id] = None
+            asked = self._running[request_id] = _Asked()
             self._idle.clear()
             has_begun = False
             try:
@@ -280,8 +307,10 @@ class AsyncLLM(Refusing):
                 if not has_begun:
                     self._end(request_id)
             if has_begun:
-                self._running[request_id] = running
-                return running, parts
+                asked.running = running
+                if asked.is_aborted:
+                    asked.abort()
+                return asked, running, parts
 
     def _end(self, request_id: str) -> None:
         del self._running[request_id]
@@ -306,19 +335,19 @@ class AsyncLLM(Refusing):
             self._starting = asyncio.create_task(self._thread.start())
         await asyncio.shield(self._starting)
 
-    async def _follow(
-        self,
-        part: EngineRequest,
-        events: asyncio.Queue[tuple[str, EngineEvent | BaseException]],
-    ) -> None:
-        """Put an answer's events, or the error that it could not be computed for, into a queue."""
+    async def _follow(self, part: EngineRequest, asked: _Asked) -> None:
+        """Queue an answer's events, or the error that it could not be computed for."""
         try:
             ready = await self.model.core.grammars.ready(part)
+            if asked.is_aborted:
+                return
+            # Before the engine gets it: orders to end it follow.
+            asked.given.add(part.request_id)
             stream: RequestStream = await self._thread.submit(ready)
             try:
                 async for event in stream:
-                    events.put_nowait((part.request_id, event))
+                    asked.events.put_nowait((part.request_id, event))
             finally:
                 await stream.aclose()
         except Exception as error:  # noqa: BLE001 the request's reader raises it
-            events.put_nowait((part.request_id, error))
+            asked.events.put_nowait((part.request_id, error))

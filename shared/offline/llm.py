@@ -12,6 +12,7 @@ from shared.errors import InvalidRequestError, UnsupportedError
 from shared.offline.engine_args import EngineArgs
 from shared.offline.llm_engine import LLMEngine
 from shared.offline.loaded import LoadedModel
+from shared.offline.messages import template_messages
 from shared.offline.pooling.calls import VectorCalls
 from shared.offline.pooling.encoder import LoadedEncoder
 from shared.offline.records.outputs import CompletionOutput, RequestOutput
@@ -172,15 +173,19 @@ class LLM(VectorCalls, Refusing):
     ) -> list[RequestOutput]:
         """Answer one conversation or several, written by the model's chat template.
 
+        It gets parts of a message as one string, or, if `chat_template_content_format` is
+        `openai`, as they are.
+
         Raises:
-            InvalidRequestError: the template refuses a conversation, or as `generate`.
+            InvalidRequestError: a part is no text, the template refuses a conversation, or as
+                `generate`.
         """
         nested: Any = messages if _is_nested(messages) else [messages]
-        tokenizer = self.llm_engine.model.tokenizer
+        encode = self.llm_engine.model.tokenizer.encode
         template = self._template(chat_template or self._chat_template)
         texts = [
             template.render(
-                each,
+                template_messages(each, keeps_parts=chat_template_content_format == "openai"),
                 tools=tools,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
@@ -189,10 +194,7 @@ class LLM(VectorCalls, Refusing):
             for each in nested
         ]
         prompts = [
-            {
-                "prompt": text,
-                "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False),
-            }
+            {"prompt": text, "prompt_token_ids": encode(text, add_special_tokens=False)}
             for text in texts
         ]
         return self.generate(

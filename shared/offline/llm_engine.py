@@ -31,6 +31,9 @@ class LLMEngine(Refusing):
         self._requests: dict[str, RunningRequest] = {}
         #: Requests by the ids that the engine has for their answers.
         self._owners: dict[str, RunningRequest] = {}
+        #: What steps have brought and `step` has yet to return or raise, by request.
+        self._outputs: dict[str, RequestOutput] = {}
+        self._failures: dict[str, Exception] = {}
 
     @property
     def model_config(self) -> ModelConfig:
@@ -67,7 +70,7 @@ class LLMEngine(Refusing):
         Raises:
             InvalidRequestError: the id is in use, or the request cannot be served.
         """
-        if request_id in self._requests:
+        if any(request_id in each for each in (self._requests, self._outputs, self._failures)):
             raise InvalidRequestError(f"request {request_id} is running already")
         running, parts = self.model.start(
             request_id, prompt, params, priority=priority, lora_request=lora_request
@@ -86,44 +89,30 @@ class LLMEngine(Refusing):
     def step(self) -> list[RequestOutput]:
         """Compute a step; return what it brought. Requests that have ended are forgotten.
 
-        Raises the error that ended a request, if one did: the others go on.
+        Raises the error that ended a request, if one did: the others go on, and the next calls
+        return what the step brought them.
         """
-        engine = self.model.core.engine
-        if not engine.has_work() and not engine.wait_for_news():
-            return []
-        news: dict[str, set[str]] = {}
-        for event in engine.step():
-            running = self._owners.get(event.request_id)
-            if running is None:
-                continue
-            try:
-                if running.take(event.request_id, event):
-                    engine.abort(event.request_id)
-            except BaseException:
-                self.abort_request([running.request_id])
-                raise
-            news.setdefault(running.request_id, set()).add(event.request_id)
-        outputs = [self._requests[each].output(parts) for each, parts in news.items()]
-        for request_id in news:
-            if self._requests[request_id].is_finished:
-                self._forget(request_id)
-        return [output for output in outputs if output is not None]
+        if not (self._failures or self._outputs):
+            self._compute()
+        if self._failures:
+            raise self._failures.pop(next(iter(self._failures)))
+        outputs, self._outputs = self._outputs, {}
+        return list(outputs.values())
 
     def abort_request(self, request_ids: str | Iterable[str]) -> None:
         """End requests without an output. Unknown ids are ignored."""
         for request_id in [request_ids] if isinstance(request_ids, str) else request_ids:
-            running = self._requests.get(request_id)
-            for engine_id in () if running is None else running.answers:
-                self.model.core.engine.abort(engine_id)
-            self._forget(request_id)
+            self._end(request_id)
+            self._outputs.pop(request_id, None)
+            self._failures.pop(request_id, None)
 
     def has_unfinished_requests(self) -> bool:
-        """Return whether a request has not ended."""
-        return bool(self._requests)
+        """Return whether `step` has more to return or raise."""
+        return bool(self._requests or self._outputs or self._failures)
 
     def get_num_unfinished_requests(self) -> int:
-        """Return how many requests have not ended."""
-        return len(self._requests)
+        """Return how many requests `step` has more to return or raise of."""
+        return len(self._kept())
 
     def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False
@@ -216,9 +205,46 @@ class LLMEngine(Refusing):
         """Free the engine's memory."""
         self.model.close()
 
+    def _compute(self) -> None:
+        """Compute a step, and keep what it brought."""
+        engine = self.model.core.engine
+        if not engine.has_work() and not engine.wait_for_news():
+            return
+        news: dict[str, set[str]] = {}
+        for event in engine.step():
+            running = self._owners.get(event.request_id)
+            if running is None:
+                continue
+            try:
+                if running.take(event.request_id, event):
+                    engine.abort(event.request_id)
+            except Exception as error:  # noqa: BLE001 `step` raises it
+                self._failures[running.request_id] = error
+                self._end(running.request_id)
+                news.pop(running.request_id, None)
+                continue
+            news.setdefault(running.request_id, set()).add(event.request_id)
+        for request_id, parts in news.items():
+            running = self._requests[request_id]
+            output = running.output(parts)
+            if output is not None:
+                self._outputs[request_id] = output
+            if running.is_finished:
+                self._forget(request_id)
+
+    def _kept(self) -> set[str]:
+        """Return the requests that `step` has more to return or raise of."""
+        return self._requests.keys() | self._outputs.keys() | self._failures.keys()
+
+    def _end(self, request_id: str) -> None:
+        running = self._requests.get(request_id)
+        for engine_id in () if running is None else running.answers:
+            self.model.core.engine.abort(engine_id)
+        self._forget(request_id)
+
     def _end_all(self) -> None:
         if not self._changes.is_sleeping:
-            self.abort_request(list(self._requests))
+            self.abort_request(self._kept())
             self._settle()
 
     def _settle(self) -> None:

@@ -203,7 +203,7 @@ class LoadedModel:
         self, params: SamplingParams, read: ReadPrompt
     ) -> tuple[GenerationParams, TokenSampling]:
         """Return what is wanted of a prompt's answer, and what its tokens are drawn with."""
-        wanted = params.to_generation()
+        wanted = _within(params.to_generation(), self.core.engine.max_model_len, read)
         if wanted.thinking_token_budget is not None and self.has_tokenizer:
             wanted = bound_thinking(wanted, self._marks, read.known_ids, self.tokenizer)
         sampling = self._resolver.resolve(
@@ -245,6 +245,16 @@ class LoadedModel:
             limits=self._limits,
             logprobs_mode=self._logprobs_mode,
         )
+
+
+def _within(wanted: GenerationParams, max_model_len: int, read: ReadPrompt) -> GenerationParams:
+    """Return what fits behind the prompt: as in vLLM, a program may ask for more."""
+    # A prompt that leaves none is refused as such.
+    room = max(1, max_model_len - len(read.token_ids))
+    if wanted.max_tokens is None or wanted.max_tokens <= room:
+        return wanted
+    min_tokens = min(wanted.min_tokens, room)
+    return dataclasses.replace(wanted, max_tokens=room, min_tokens=min_tokens)
 
 
 def _no_text(_: str) -> list[int]:

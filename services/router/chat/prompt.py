@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from services.router.chat.json_depth import is_too_deep
 from shared.generation.limits import check_texts, texts_in
 
 if TYPE_CHECKING:
@@ -15,10 +13,6 @@ if TYPE_CHECKING:
     from shared.generation.limits import RequestLimits
     from shared.text.chat_template import ChatTemplate
     from shared.text.tokenizer import Tokenizer
-
-
-#: Bound on the arguments of a call that templates get as an object.
-_MAX_DEPTH = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,18 +68,3 @@ def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
     if "reasoning_content" not in message:
         return message
     return {**message, "reasoning": message["reasoning_content"]}
-
-
-def read_arguments(value: Any) -> Any:
-    """Return the arguments of an earlier call as an object, as templates need them."""
-    if not value:
-        # Servers write a call without arguments in several ways.
-        return {}
-    if not isinstance(value, str) or is_too_deep(value.encode(errors="replace"), _MAX_DEPTH):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError:
-        # Arguments that are no JSON object, perhaps written by a model, reach the template
-        # unchanged.
-        return value

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from baton.v1 import router_pb2
-from services.router.chat.json_depth import is_too_deep
-from services.router.chat.prompt import Conversation, read_arguments
+from services.router.chat.prompt import Conversation
 from services.router.chat.rules import EFFORTS, ROLES, needs_content
 from services.router.chat.tools import (
     MAX_NAME_CHARS,
@@ -22,6 +21,8 @@ from services.router.chat.tools import (
 from services.router.parsers.plan import ReadingPlan
 from shared.errors import InvalidRequestError
 from shared.generation.limits import check_num_messages
+from shared.text.call_arguments import read_arguments
+from shared.text.json_depth import is_too_deep
 
 if TYPE_CHECKING:
     from services.router.parsers.plan import ChatFormats

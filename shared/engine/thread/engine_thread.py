@@ -87,16 +87,16 @@ class EngineThread:
         if self._loop is None:
             return
         await asyncio.to_thread(self.join)
-        self._end(UnavailableError("the engine was stopped"))
 
     def join(self) -> None:
-        """Finish the running step and end the thread. Streams are told by `stop` alone.
+        """Finish the running step and end the thread; the loop fails the remaining requests.
 
         Blocks; may be called in any thread, and before `start`.
         """
         self._commands.put(None)
         if self._thread.ident is not None:
             self._thread.join()
+        self._post([partial(self._end, UnavailableError("the engine was stopped"))])
 
     def wake(self) -> None:
         """Let an idle engine check its sequences again. May be called in any thread."""

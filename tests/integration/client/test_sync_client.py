@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from tests.fakes.scripted.router_process import router_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from multiprocessing.connection import Connection
 
 TEXT = "".join(WORDS)
 
@@ -75,3 +77,61 @@ def test_an_interrupt_gets_through_while_waiting() -> None:
         with pytest.raises(KeyboardInterrupt):
             client.generate("What?")
         timer.join()
+
+
+def test_closing_ends_calls_that_wait_for_another_attempt() -> None:
+    policy = RetryPolicy(max_attempts=1000, base_delay_s=60, max_delay_s=60)
+    client = Baton("127.0.0.1:1", retry=policy)
+    with ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(client.generate, "What?") for _ in range(2)]
+        # Until both wait: their first attempt fails within milliseconds.
+        threading.Event().wait(0.2)
+        client.close()
+        for call in calls:
+            with pytest.raises(UnavailableError, match="closed"):
+                call.result(20)
+
+
+def test_threads_may_close_a_client_at_once() -> None:
+    for _ in range(20):
+        client = Baton("127.0.0.1:1")
+        threads = [threading.Thread(target=client.close, daemon=True) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert not any(thread.is_alive() for thread in threads)
+
+
+def test_a_stream_is_closed_behind_its_client(server: str) -> None:
+    with Baton(server) as client:
+        stream = client.stream_generate("What?")
+        next(stream)
+    stream.close()
+
+
+def _use_and_close(client: Baton, said: Connection) -> None:
+    try:
+        client.generate("What?")
+    except UnavailableError as error:
+        said.send(str(error))
+    client.close()
+    said.send("closed")
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_fork_is_told_to_make_its_own_client() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    with Baton("127.0.0.1:1") as client:
+        fork = multiprocessing.get_context("fork").Process(
+            target=_use_and_close, args=(client, theirs), daemon=True
+        )
+        fork.start()
+        try:
+            assert ours.poll(20)
+            assert "another process" in ours.recv()
+            assert ours.poll(20)
+            assert ours.recv() == "closed"
+        finally:
+            fork.kill()
+            fork.join()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -20,6 +22,7 @@ from baton import (
     BeamSearchParams,
     EngineArgs,
     LLMEngine,
+    RequestOutput,
     RequestOutputKind,
     SamplingParams,
     StructuredOutputsParams,
@@ -28,12 +31,17 @@ from baton import (
 )
 from cli.places import ROOT, SHIPPED_MODEL
 from shared.engine.llm import LLM as Oracle  # noqa: N811 a class, whose name is an abbreviation
-from shared.errors import ConfigError, InvalidRequestError, UnsupportedError
+from shared.errors import (
+    ConfigError,
+    InvalidRequestError,
+    UnavailableError,
+    UnsupportedError,
+)
 from shared.request.beam_search import BeamOptions
 from shared.request.sampling_params import SamplingParams as TokenSampling
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 SIZES: dict[str, Any] = {
     "dtype": "float32",
@@ -223,6 +231,35 @@ def test_a_request_may_compute_all_of_its_prompt(llm: LLM) -> None:
     assert hit.num_cached_tokens
 
 
+def test_answers_end_where_the_context_does(llm: LLM) -> None:
+    prompt = {"prompt_token_ids": [5] * (SIZES["max_model_len"] - 2)}
+    for more in {"max_tokens": 100}, {"max_tokens": 100, "min_tokens": 50}, {"max_tokens": None}:
+        [output] = llm.generate(prompt, SamplingParams(temperature=0, ignore_eos=True, **more))
+        assert len(output.outputs[0].token_ids) == 2
+        assert output.outputs[0].finish_reason == "length"
+
+
+def test_conversations_have_the_forms_of_the_api(llm: LLM) -> None:
+    parts = [{"type": "text", "text": PROMPTS[0]}, {"type": "text", "text": "Tell me."}]
+    call = {"type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    messages = [
+        {"role": "user", "content": parts},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+    ]
+    template = (
+        "{% for m in messages %}{{ m.content }}"
+        "{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}"
+    )
+    one = replace(GREEDY, max_tokens=1)
+    [output] = llm.chat(messages, one, chat_template=template)
+    assert output.prompt == f'{PROMPTS[0]}\nTell me.{{"a": 1}}'
+    template = "{{ messages[0].content[1].text }}"
+    asks = {"chat_template": template, "chat_template_content_format": "openai"}
+    assert llm.chat(messages, one, **asks)[0].prompt == "Tell me."
+    with pytest.raises(UnsupportedError, match="image_url"):
+        llm.chat([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], one)
+
+
 class TestEngine:
     """`LLMEngine`, which a program steps itself."""
 
@@ -278,6 +315,60 @@ class TestEngine:
             engine.add_request("1", [5] * 400, GREEDY)
         assert [output.request_id for output in self.run(engine)][-1] == "0"
 
+    def test_a_request_that_fails_takes_nothing_from_the_others(self, engine: LLMEngine) -> None:
+        delta = replace(GREEDY, output_kind=RequestOutputKind.DELTA)
+        one = replace(GREEDY, max_tokens=1)
+        choice = StructuredOutputsParams(choice=["yes"])
+        none_left = replace(GREEDY, structured_outputs=choice, allowed_token_ids=[7])
+        wholes: dict[str, list[int]] = {}
+        for fails in (), ("2", "3"):
+            found: dict[str, list[int]] = {"0": [], "1": []}
+            num_failed = 0
+            engine.add_request("0", PROMPTS[0], delta)
+            for request_id in fails:
+                engine.add_request(request_id, PROMPTS[2], none_left)
+            engine.add_request("1", PROMPTS[1], one)
+            while engine.has_unfinished_requests():
+                try:
+                    outputs = engine.step()
+                except InvalidRequestError:
+                    num_failed += 1
+                    continue
+                for output in outputs:
+                    found[output.request_id] += output.outputs[0].token_ids
+            assert num_failed == len(fails)
+            wholes = wholes or found
+            assert found == wholes
+        assert [len(each) for each in wholes.values()] == [8, 1]
+
+    def test_an_interrupt_takes_nothing_from_requests(
+        self, llm: LLM, engine: LLMEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        expected = ids(llm.generate(PROMPTS, GREEDY))
+        steps = engine.model.core.engine._steps
+        for half in ("schedule", "finish"):
+            work, turns = getattr(steps, half), itertools.count()
+
+            def interrupted(work: Callable[[], Any] = work, turns: Iterator[int] = turns) -> Any:
+                done = work()
+                if next(turns) % 2:
+                    signal.raise_signal(signal.SIGINT)
+                return done
+
+            monkeypatch.setattr(steps, half, interrupted)
+            for number, prompt in enumerate(PROMPTS):
+                engine.add_request(str(number), prompt, GREEDY)
+            found, num_interrupts = {}, 0
+            while engine.has_unfinished_requests():
+                try:
+                    found |= {output.request_id: output for output in engine.step()}
+                except KeyboardInterrupt:
+                    num_interrupts += 1
+            assert ids([found[each] for each in sorted(found)]) == expected
+            assert num_interrupts
+            assert engine.reset_prefix_cache()
+            monkeypatch.undo()
+
 
 async def test_async_answers_grow_side_by_side(llm: LLM) -> None:
     expected = ids(llm.generate(PROMPTS, GREEDY))
@@ -305,13 +396,36 @@ async def test_async_answers_grow_side_by_side(llm: LLM) -> None:
             await engine.abort("aborted")
             reasons.append(output.outputs[0].finish_reason)
         assert reasons[-1] == "abort"
+        reasons, short = [], replace(endless, max_tokens=20)
+        # Whether it begins, is given to the engine, or waits there.
+        for num_turns in range(6):
+            asked = asyncio.create_task(_last(engine, "a", short, "at once"))
+            for _ in range(num_turns):
+                await asyncio.sleep(0)
+            await engine.abort("at once")
+            reasons.append((await asked).outputs[0].finish_reason)
+        # Its id is unknown before its first turn.
+        assert reasons == ["length", *["abort"] * 5]
         with pytest.raises(InvalidRequestError, match="temperature"):
             _ = [each async for each in engine.generate("a", replace(GREEDY, temperature=-1), "w")]
         assert await ask(0) == expected[0]
         assert await engine.reset_prefix_cache()
+        left = asyncio.create_task(_last(engine, "a", endless, "left"))
+        async for _ in engine.generate("a", endless, "first"):
+            break
     finally:
-        await engine.aclose()
+        engine.shutdown()
+    with pytest.raises(UnavailableError, match="stopped"):
+        await asyncio.wait_for(left, 20)
     assert engine.errored
+    with pytest.raises(UnavailableError, match="closed"):
+        await _last(engine, "a", GREEDY, "late")
+
+
+async def _last(
+    engine: AsyncLLMEngine, prompt: str, params: SamplingParams, request_id: str
+) -> RequestOutput:
+    return [each async for each in engine.generate(prompt, params, request_id)][-1]
 
 
 def test_arguments_of_engines_are_those_of_the_command_line() -> None:

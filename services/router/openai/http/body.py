@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pydantic
 
-from services.router.chat.json_depth import is_too_deep
 from services.router.openai.errors import FieldError
 from services.router.openai.http.media_type import check_is_json
 from services.router.openai.http.request_id import adopt_id
@@ -15,6 +14,7 @@ from services.router.openai.schema.kinds import UNSUPPORTED
 from services.router.openai.schema.unsupported import refuse_unsupported
 from shared.aside import aside
 from shared.errors import PayloadTooLargeError, UnsupportedError
+from shared.text.json_depth import is_too_deep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

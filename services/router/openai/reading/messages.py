@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from services.router.chat.prompt import Conversation, read_arguments, render_chat
+from services.router.chat.prompt import Conversation, render_chat
 from services.router.chat.rules import needs_content
 from services.router.openai.errors import FieldError
 from services.router.openai.reading.embeds_parts import PART, EmbedsParts
@@ -13,6 +13,7 @@ from services.router.parsers.base import INPUT
 from services.router.request.embeds_policy import NO_EMBEDS
 from shared.errors import UnsupportedError
 from shared.generation.limits import check_num_messages
+from shared.text.call_arguments import read_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

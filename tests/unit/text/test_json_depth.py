@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.router.chat import json_depth
-from services.router.chat.json_depth import is_too_deep
+from shared.text import json_depth
+from shared.text.json_depth import is_too_deep
 
 _TEXTS = st.text(alphabet='a"\\[]{}')
 _VALUES: st.SearchStrategy[Any] = st.recursive(
