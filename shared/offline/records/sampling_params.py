@@ -175,7 +175,7 @@ class SamplingParams:
             frequency_penalty=self.frequency_penalty,
             logit_bias={int(i): bias for i, bias in (self.logit_bias or {}).items()},
             allowed_token_ids=_ids(self.allowed_token_ids),
-            bad_words=tuple(self.bad_words or ()),
+            bad_words=_words(self.bad_words),
             min_tokens=self.min_tokens,
             stop=_strings(self.stop),
             stop_token_ids=tuple(self.stop_token_ids or ()),
@@ -216,6 +216,14 @@ def _structured(value: Any) -> StructuredOutputsParams | None:
 
 def _ids(ids: list[int] | None) -> tuple[int, ...] | None:
     return None if ids is None else tuple(ids)
+
+
+def _words(words: Any) -> tuple[str, ...]:
+    if isinstance(words, str):
+        # Each of its letters would be a word.
+        message = f"bad_words must be a list of words, not {words!r}"
+        raise InvalidRequestError(message, param="bad_words")
+    return tuple(words or ())
 
 
 def _budget(num_tokens: int | None) -> int | None:

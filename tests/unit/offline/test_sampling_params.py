@@ -9,7 +9,7 @@ import pytest
 
 from baton import EngineArgs, SamplingParams
 from cli.places import SHIPPED_MODEL
-from shared.errors import UnsupportedError
+from shared.errors import InvalidRequestError, UnsupportedError
 from tests.fakes.engine.logits_processors import NoRepeat
 
 #: Of vLLM 0.32's SamplingParams, without those that begin with an underscore.
@@ -24,6 +24,12 @@ VLLM_NAMES = """
     """
 #: Beyond those.
 OWN_NAMES = {"return_hidden_states"}
+
+
+def test_one_text_is_no_list_of_words() -> None:
+    with pytest.raises(InvalidRequestError, match="must be a list of words, not 'abc'"):
+        SamplingParams(bad_words="abc")  # type: ignore[arg-type]
+    assert SamplingParams(bad_words=["abc"]).to_generation().bad_words == ("abc",)
 
 
 def test_parameters_have_the_names_of_vllm() -> None:
