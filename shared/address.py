@@ -27,6 +27,12 @@ def split_address(text: str, default_port: int) -> tuple[str, int]:
     return bare_host(host), int(port) if port else default_port
 
 
+def split_endpoint(endpoint: str) -> tuple[str, str]:
+    """Return the host and the port of a ZeroMQ endpoint of TCP; each may be *."""
+    host, _, port = endpoint.partition("://")[2].rpartition(":")
+    return host, port
+
+
 def bare_host(host: str) -> str:
     """Return the host as sockets take it: an IPv6 address without its brackets."""
     return host.removeprefix("[").removesuffix("]")

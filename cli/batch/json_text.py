@@ -1,4 +1,4 @@
-"""What JSON of a batch's files says, as bytes again: as it was, whatever Python reads in it."""
+"""JSON that was read from a batch's files, as bytes again."""
 
 from __future__ import annotations
 

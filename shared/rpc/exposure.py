@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 from urllib.parse import urlsplit
 
-from shared.address import bare_host
+from shared.address import bare_host, split_endpoint
 from shared.config import setting
 from shared.errors import ConfigError
 
@@ -71,4 +71,4 @@ def zmq_host(endpoint: str) -> str:
     if parts.scheme in _LOCAL_SCHEMES:
         return "127.0.0.1"
     # "*" is every address. The name of an interface cannot be looked up.
-    return endpoint.partition("://")[2].rpartition(":")[0].replace("*", "0.0.0.0")
+    return split_endpoint(endpoint)[0].replace("*", "0.0.0.0")

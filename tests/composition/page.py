@@ -22,10 +22,10 @@ INTRO = """# What goes together
 
 Features are tested in pairs: each value of an axis below meets each value of every other axis in
 at least one run on real processes. A run starts a router and the row's workers, asks the row's
-request beside a plain one, breaks what the row says, and compares every token, and every vector
-that is made beside them, with one engine that does it all; adapters and vectors in float32 with
-PEFT and transformers, too. A pair that cannot work is refused by name, at start or with the
-request; no pair is passed over in silence.
+request beside a plain one, changes or breaks what the row says, and compares every token, and
+every vector that is made beside them, with one engine that does it all; adapters and vectors in
+float32 with PEFT and transformers, too. A pair that cannot work is refused by name, at start or
+with the request; no pair is passed over in silence.
 
 `make composition` runs all rows and writes this page (`tests/composition/`); `make test` runs a
 sample of them. A new feature is a value in `tests/composition/axes.py`, and a rule in `rules.py`

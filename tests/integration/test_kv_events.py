@@ -15,6 +15,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
+from shared.address import join_address
 from shared.engine.settings.model import ModelSettings
 from shared.engine.thread.engine_thread import EngineThread
 from shared.errors import ConfigError
@@ -30,6 +31,7 @@ from shared.worker.kv_events.published_cache import published_cache
 from shared.worker.kv_events.publisher import END_OF_REPLAY, KvEventPublisher, open_publisher
 from tests.fakes.engine.engines import make_engine, make_request
 from tests.fakes.engine.offload import make_tiered_engine
+from tests.fakes.servers.loopback import LOOPBACK6
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -116,7 +118,7 @@ class Bench:
         self.contents = contents
         self.publisher = KvEventPublisher(
             endpoint="tcp://127.0.0.1:*",
-            replay_endpoint="tcp://[::1]:*",
+            replay_endpoint=f"tcp://{join_address(LOOPBACK6, '*')}",
             topic="kv",
         )
         self._events = CacheEvents(contents, layout=LAYOUT)

@@ -15,6 +15,7 @@ from shared.address import (
     join_address,
     needs_ipv6,
     split_address,
+    split_endpoint,
 )
 
 
@@ -103,3 +104,15 @@ def test_zmq_asks_for_ipv6_where_an_address_is_of_it() -> None:
     assert needs_ipv6("tcp://[::1]:0")
     assert not needs_ipv6("tcp://127.0.0.1:0")
     assert not needs_ipv6("ipc://a[")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "parts"),
+    [
+        ("tcp://127.0.0.1:0", ("127.0.0.1", "0")),
+        ("tcp://[::1]:5557", ("[::1]", "5557")),
+        ("tcp://*:*", ("*", "*")),
+    ],
+)
+def test_an_endpoint_has_a_host_and_a_port(endpoint: str, parts: tuple[str, str]) -> None:
+    assert split_endpoint(endpoint) == parts

@@ -136,7 +136,7 @@ class AllFleets:
         return _joined(await self._change(lambda f: f.stop_profile()))
 
     async def _those(self, are: Callable[[Fleet], Awaitable[bool]]) -> list[Fleet]:
-        """Return those with workers of which this is true."""
+        """Return the fleets with workers for which `are` is true."""
         fleets = self._fleets()
         answers = await asyncio.gather(*map(are, fleets))
         return [fleet for fleet, answer in zip(fleets, answers, strict=True) if answer]

@@ -302,7 +302,7 @@ class Fleet:
             raise
 
     async def _pause_again(self, *, was_paused: bool) -> None:
-        """After a change that failed: what was paused before it stops where it is."""
+        """Pause again after a failed change, if the workers were paused before it."""
         if was_paused:
             await self._pause.begin(PauseMode.KEEP, QUICK_S)
 

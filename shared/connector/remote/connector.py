@@ -6,6 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
+from shared.address import split_endpoint
 from shared.connector.remote.transfers import RemoteInbound, RemoteOutbound
 from shared.connector.remote.wire import (
     Abort,
@@ -105,7 +106,7 @@ class RemoteConnector:
             name=self.name,
             worker=self._worker,
             runtime_dir="" if own.runtime_dir is None else str(own.runtime_dir),
-            port=int(own.endpoint.rpartition(":")[2]),
+            port=int(split_endpoint(own.endpoint)[1]),
             advertise_port=own.advertise_port,
             encrypt=own.encrypt,
             heartbeat_s=own.heartbeat_s,

@@ -12,7 +12,7 @@ import structlog
 import zmq
 import zmq.asyncio
 
-from shared.address import is_every_host, join_address
+from shared.address import is_every_host, join_address, split_endpoint
 from shared.connector.protocol.tasks import Tasks
 from shared.connector.remote.acts import Acts
 from shared.connector.remote.address import TIMEOUT_S, heartbeat_s
@@ -75,7 +75,7 @@ class EndpointServer:
         Raises:
             ConfigError: see `TokenKeys`; or peers could not know the host's address.
         """
-        host = settings.endpoint.removeprefix("tcp://").rpartition(":")[0]
+        host, _ = split_endpoint(settings.endpoint)
         reached_host = settings.advertise_host if is_every_host(host) else host
         if reached_host is None:
             raise ConfigError(f"rank {rank} listens at {host}: it needs an advertised host, too")
@@ -115,7 +115,7 @@ class EndpointServer:
             raise ConfigError(
                 f"rank {self._rank} cannot listen at {self._endpoint}: {error}"
             ) from error
-        port = self._router.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2]
+        _, port = split_endpoint(self._router.getsockopt_string(zmq.LAST_ENDPOINT))
         self.address = f"tcp://{join_address(self._reached_host, port)}"
         self._monitor = self._sockets.monitor(self._router)
         self._tasks.spawn(self._serve(self._router), on_exit=self._end)

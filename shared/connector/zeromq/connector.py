@@ -11,7 +11,7 @@ import numpy as np
 import zmq
 import zmq.asyncio
 
-from shared.address import is_every_host, join_address
+from shared.address import is_every_host, join_address, split_endpoint
 from shared.connector.base import Offer
 from shared.connector.packing.rule import PackingMode
 from shared.connector.protocol.block_io import BlockIO, Packed
@@ -75,8 +75,8 @@ class FrameTransport(BaseTransport):
         packing: PackingMode = PackingMode.OFF,
     ) -> None:
         """Make the connector. packing: only of one whose pieces carry bytes."""
-        host = endpoint.removeprefix("tcp://").rpartition(":")[0]
-        if is_every_host(host) and advertise_host is None:
+        is_local = endpoint.startswith(_IPC)
+        if not is_local and advertise_host is None and is_every_host(split_endpoint(endpoint)[0]):
             raise ConfigError(f"endpoint {endpoint} needs an advertise_host that peers can reach")
         super().__init__(worker=worker, memory=memory, io=io, limits=limits, packing=packing)
         self._block_bytes = memory.layout.block_bytes
@@ -129,7 +129,7 @@ class FrameTransport(BaseTransport):
         self._router = router
         self._address = router.getsockopt_string(zmq.LAST_ENDPOINT)
         if not self._address.startswith(_IPC):
-            host, _, port = self._address.removeprefix("tcp://").rpartition(":")
+            host, port = split_endpoint(self._address)
             self._address = (
                 f"tcp://{join_address(self._advertise_host or host, self._advertise_port or port)}"
             )

@@ -96,7 +96,7 @@ class Membership:
         self._has_news.set()
         #: What the directory has not taken: `_LEASE` or `_BLOCKS`.
         self._lost: set[tuple[str, str]] = set()
-        #: The directory has answered again, or knows nothing yet.
+        #: Set when the directory answers again, and by a registration: a snapshot goes at once.
         self._is_back = asyncio.Event()
         #: Called after every registration: the directory knows nothing of the worker's state yet.
         self.on_registered: Callable[[], None] = lambda: None

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class PauseLease:
-    """Tells its owner that what ordered a pause is lost. Use it on one loop."""
+    """Tells its owner when no router has renewed a pause in time. Use it on one loop."""
 
     def __init__(self, on_lapse: Callable[[], None]) -> None:
         """`on_lapse` is called once for each `begin` or `renew` that nothing follows in time."""

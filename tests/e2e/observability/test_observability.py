@@ -23,6 +23,7 @@ from tests.e2e.observability.prometheus import Prometheus
 from tests.e2e.observability.vllm_dashboards import queries
 from tests.e2e.processes import Cluster
 from tests.fakes.pages.metrics_table import documented, exposed
+from tests.fakes.servers.loopback import LOOPBACK6
 from tests.fakes.servers.otlp_collector import ExportedSpan, OtlpCollector
 from tests.fakes.servers.ports import free_port
 
@@ -93,7 +94,9 @@ def observed(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.port}")
         environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
-        cluster = Cluster(checkpoint, folder, router_flags=(*flags, "--log-requests"), host="::1")
+        cluster = Cluster(
+            checkpoint, folder, router_flags=(*flags, "--log-requests"), host=LOOPBACK6
+        )
         try:
             for role in ("prefill", "decode"):
                 more = ("--local-prefill-threshold", "0") if role == "decode" else ()

@@ -32,6 +32,7 @@ from tests.fakes.engine.engines import drain, make_request
 from tests.fakes.engine.every_kind import ALL_KINDS, SHORT_OF_BLOCKS, assert_same, run
 from tests.fakes.processes.warm_process import WarmProcess
 from tests.fakes.ranks.hosts import Hosts, hosts, wait_for_words
+from tests.fakes.servers.loopback import LOOPBACK6
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,8 +110,8 @@ def test_a_program_may_be_host_0(model: Path, tmp_path: Path) -> None:
         llm.close()
         return list(output.outputs[0].token_ids)
 
-    with hosts(tmp_path, tensor_parallel_size=2, nnodes=2, master_addr="::1") as found:
-        found.start(1, {"host": "::1"})
+    with hosts(tmp_path, tensor_parallel_size=2, nnodes=2, master_addr=LOOPBACK6) as found:
+        found.start(1, {"host": LOOPBACK6})
         assert answer(**found.settings(), distributed_executor_backend="mp") == answer()
         for other, reason in (
             ({"node_rank": 1}, "node_rank 1: a program is node 0; .* baton serve decode"),

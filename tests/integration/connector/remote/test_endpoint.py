@@ -12,6 +12,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
+from shared.address import join_address
 from shared.connector.registry import ConnectorSettings
 from shared.connector.remote.address import EndpointAddress
 from shared.connector.remote.connector import RemoteConnector
@@ -24,6 +25,7 @@ from shared.connector.zeromq.sockets import close
 from shared.errors import ConfigError, InternalError, TransferError, TransferFailure
 from shared.identity import WorkerId
 from shared.kv.memory import KVMemory
+from tests.fakes.servers.loopback import LOOPBACK6
 from tests.integration.connector.remote.harness import RemoteHarness, Served
 from tests.suites.connector.behaviour import SOURCES, TARGETS, fails
 from tests.suites.connector.harness import (
@@ -55,7 +57,7 @@ def harness(tmp_path: Path) -> RemoteHarness:
 async def an_endpoint(host: str = "127.0.0.1") -> AsyncIterator[EndpointServer]:
     """A server without a client."""
     memory = KVMemory(LAYOUT, NUM_BLOCKS)
-    settings = ConnectorSettings(endpoint=f"tcp://{host}:0")
+    settings = ConnectorSettings(endpoint=f"tcp://{join_address(host, 0)}")
     server = EndpointServer(memory, settings, rank=3, token=TOKEN)
     await server.start()
     try:
@@ -122,7 +124,7 @@ async def test_only_the_token_opens_an_endpoint() -> None:
         TokenKeys(b"short", "server")
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+@pytest.mark.parametrize("host", ["127.0.0.1", LOOPBACK6])
 async def test_one_client_for_the_whole_life(host: str) -> None:
     async with an_endpoint(host) as server:
         async with a_client(server.address) as first:

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
+from shared.address import join_address
 from shared.errors import ConfigError
 from shared.worker.health import metrics_server
 from shared.worker.health.metrics_server import serve_metrics
+from tests.fakes.servers.loopback import LOOPBACK6
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,12 +43,12 @@ def serving(is_serving: Callable[[], bool], host: str = "127.0.0.1") -> Iterator
     Gauge("baton_answer", "A number.", registry=registry).set(42)
     stop = serve_metrics(registry, host, port, is_serving=is_serving)
     try:
-        yield f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        yield f"http://{join_address(host, port)}"
     finally:
         stop()
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("host", ["127.0.0.1", LOOPBACK6])
 async def test_health_says_what_the_worker_says_and_metrics_are_beside_it(host: str) -> None:
     open_ = True
     with serving(lambda: open_, host) as url:
